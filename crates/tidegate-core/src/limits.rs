@@ -1,0 +1,107 @@
+//! Every limit in one place, with its unit in its name and the reason for its number.
+//!
+//! A limit is refused loudly at the door; zero never means "unlimited".
+
+/// One event as sent, sub-events included. Larger payloads belong in object storage with a link in the event.
+pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
+/// One request. Sixteen full events, or ten thousand ordinary ones.
+pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Events in one request, sub-events counted. Keeps one group commit short.
+pub const REQUEST_EVENTS_MAX: usize = 10_000;
+/// Nesting of JSON, counted from the event's own braces. Deeper input is an attack or a bug.
+pub const JSON_DEPTH_MAX: usize = 64;
+
+/// Characters are counted in bytes of UTF-8 for every text below.
+pub const EVENT_ID_BYTES_MAX: usize = 256;
+/// `source` names a service; a URI fits.
+pub const SOURCE_BYTES_MAX: usize = 256;
+/// Event types, for example `order.paid`.
+pub const TYPE_BYTES_MAX: usize = 256;
+/// What the event is about.
+pub const SUBJECT_BYTES_MAX: usize = 1024;
+/// Parents of an event, that is, the events it follows from.
+pub const PARENTS_MAX: usize = 64;
+/// Extension attributes of one event.
+pub const EXTENSIONS_MAX: usize = 64;
+/// Name of an extension attribute (CloudEvents recommends 20 characters).
+pub const EXTENSION_NAME_BYTES_MAX: usize = 64;
+
+/// A subscriber's label.
+pub const SUBSCRIBER_NAME_BYTES_MAX: usize = 256;
+/// Subscribers of one project: each costs memory in every routing table.
+pub const SUBSCRIBERS_PER_PROJECT_MAX: usize = 10_000;
+/// Patterns in `match.types` or `match.sources`.
+pub const MATCH_PATTERNS_MAX: usize = 100;
+/// A CEL condition. The parser's cost grows with its source.
+pub const WHERE_BYTES_MAX: usize = 1024;
+/// Nested brackets in a CEL condition, counted before the parser (whose stack grows with them) sees it.
+pub const WHERE_DEPTH_MAX: usize = 32;
+/// An attribute path such as `data.order.id`.
+pub const PATH_BYTES_MAX: usize = 256;
+
+/// An endpoint URL.
+pub const URL_BYTES_MAX: usize = 2048;
+/// Custom headers of one subscriber.
+pub const HEADERS_MAX: usize = 32;
+/// Names and values of all custom headers together.
+pub const HEADERS_BYTES_MAX: usize = 8 * 1024;
+
+/// Attempts under way to one subscriber unless it says otherwise.
+pub const CONCURRENCY_DEFAULT: u32 = 16;
+/// Attempts under way to one subscriber at most.
+pub const CONCURRENCY_MAX: u32 = 256;
+/// Deliveries per second a rate may name; more than this machine can send.
+pub const RATE_PER_SECOND_MAX: u32 = 100_000;
+/// Total deadline of one attempt unless the subscriber says otherwise.
+pub const TIMEOUT_DEFAULT_MS: u64 = 30_000;
+/// Total deadline of one attempt at least: below this every TLS handshake fails.
+pub const TIMEOUT_MIN_MS: u64 = 100;
+/// Total deadline of one attempt at most: a graceful stop waits this long.
+pub const TIMEOUT_MAX_MS: u64 = 120_000;
+/// Delays in a retry schedule.
+pub const RETRIES_MAX: usize = 50;
+/// One delay of a retry schedule: a week.
+pub const RETRY_DELAY_MAX_MS: u64 = 7 * 24 * 3_600_000;
+/// A receiver's `Retry-After` is honoured up to one hour.
+pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
+/// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.
+pub const CLAIMS_LOST_MAX: u32 = 16;
+
+/// How much of a receiver's answer is kept with the attempt.
+pub const RESPONSE_KEPT_BYTES_MAX: usize = 1024;
+/// How much of a receiver's answer is read before the connection is given up.
+pub const RESPONSE_READ_BYTES_MAX: usize = 64 * 1024;
+/// Attempts under way over all subscribers: one file descriptor each.
+pub const ATTEMPTS_IN_FLIGHT_MAX: usize = 4096;
+
+/// Deliveries of one subscriber that wait in memory; the rest wait in the store.
+pub const QUEUE_JOBS_MAX: usize = 8192;
+/// A queue is refilled from the store when it falls below this.
+pub const QUEUE_REFILL_BELOW: usize = QUEUE_JOBS_MAX / 4;
+/// Deliveries taken from the store at once.
+pub const QUEUE_REFILL_JOBS: usize = 4096;
+/// Bodies of all deliveries that wait in memory.
+pub const QUEUE_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// Requests whose bytes are held while they are read, parsed or waiting for their commit.
+pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
+/// Events of one group commit, after which the next group begins: bounds the wait of its first request.
+pub const GROUP_EVENTS_MAX: usize = 4096;
+
+/// Items of one page when the caller does not say.
+pub const PAGE_DEFAULT: usize = 50;
+/// Items of one page at most.
+pub const PAGE_MAX: usize = 500;
+/// Rows one page may look at; a page that found little ends early with a cursor to go on from.
+pub const PAGE_ROWS_SCANNED_MAX: usize = 200_000;
+
+/// A project's id.
+pub const PROJECT_ID_BYTES_MAX: usize = 64;
+/// Projects of one installation.
+pub const PROJECTS_MAX: usize = 10_000;
+/// Keys of one project.
+pub const KEYS_PER_PROJECT_MAX: usize = 1_000;
+/// A signing secret's raw bytes, by Standard Webhooks.
+pub const SECRET_BYTES_MIN: usize = 24;
+/// A signing secret's raw bytes, by Standard Webhooks.
+pub const SECRET_BYTES_MAX: usize = 64;
