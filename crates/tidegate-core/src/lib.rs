@@ -2,8 +2,7 @@
 //!
 //! Everything here is a pure function of its arguments: no async, no I/O, no clock, no randomness, no SQL and
 //! no HTTP. `now` and chance are parameters. The loops that act on these decisions live in `tidegate-server`
-//! under the same names, in the order an event meets them: ingest, route, schedule, deliver (sign, judge),
-//! retry.
+//! under the same names, in the order an event meets them.
 
 pub mod limits;
 
@@ -12,6 +11,13 @@ pub mod time;
 
 pub mod event;
 
+pub mod schedule;
+
 pub mod delivery;
 
 pub mod attempt;
+
+pub mod retry;
+
+pub mod key;
+pub mod seal;

@@ -1,0 +1,258 @@
+//! Whose turn it is.
+//!
+//! The schedule holds the claimed deliveries that wait in memory, a queue per subscriber, and picks the next one to
+//! send: subscribers take turns, each stays inside its own concurrency and rate, and all together inside one bound.
+//! So a hung receiver uses up its own places and nobody else's. It also knows which subscribers have more work in the
+//! store, and when; memory is bounded whatever the backlog is.
+//!
+//! Does not: sleep, send, or touch the store. `tidegate-server` asks and acts.
+
+mod rate;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::delivery::Job;
+use crate::id::SubscriberNo;
+use crate::limits::{
+    ATTEMPTS_IN_FLIGHT_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
+};
+use crate::time::Timestamp;
+pub use rate::{Bucket, Rate};
+
+/// What a subscriber allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Attempts under way at once.
+    pub concurrency: u32,
+    /// Attempts over time.
+    pub rate: Option<Rate>,
+}
+
+/// All queues and turns.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    lineups: BTreeMap<SubscriberNo, Lineup>,
+    /// Subscribers that could send at once, in the order of their turns.
+    turns: VecDeque<SubscriberNo>,
+    /// Subscribers that wait for their rate, by when they may go on.
+    throttled: BTreeSet<(Timestamp, SubscriberNo)>,
+    /// Subscribers with work in the store that is due.
+    hungry: BTreeSet<SubscriberNo>,
+    /// Subscribers with work in the store that is due later.
+    later: BTreeSet<(Timestamp, SubscriberNo)>,
+    in_flight: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Lineup {
+    terms: Terms,
+    bucket: Option<Bucket>,
+    queue: VecDeque<Job>,
+    in_flight: u32,
+    /// In `turns` or in `throttled`.
+    lined_up: bool,
+    /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
+    spilled: bool,
+    later: Option<Timestamp>,
+}
+
+impl Schedule {
+    /// Lets a subscriber take part, or changes what it allows.
+    pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) {
+        let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, now));
+        if lineup.terms != terms {
+            lineup.bucket = terms.rate.map(|rate| Bucket::new(rate, now));
+            lineup.terms = terms;
+        }
+        self.line_up(subscriber);
+    }
+
+    /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
+    pub fn dismiss(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        let Some(lineup) = self.lineups.remove(&subscriber) else { return Vec::new() };
+        self.turns.retain(|turn| *turn != subscriber);
+        self.throttled.retain(|(_, turn)| *turn != subscriber);
+        self.hungry.remove(&subscriber);
+        if let Some(at) = lineup.later {
+            self.later.remove(&(at, subscriber));
+        }
+        self.bytes -= lineup.queue.iter().map(|job| job.body.len()).sum::<usize>();
+        lineup.queue.into()
+    }
+
+    /// Queues a claimed delivery, or hands it back when its subscriber does not take part.
+    pub fn push(&mut self, job: Job) -> Result<(), Job> {
+        let subscriber = job.subscriber;
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Err(job) };
+        self.bytes += job.body.len();
+        lineup.queue.push_back(job);
+        self.line_up(subscriber);
+        Ok(())
+    }
+
+    /// The next delivery to send now, in fair turn. Its place is taken until [`Schedule::finish`].
+    pub fn pick(&mut self, now: Timestamp) -> Option<Job> {
+        self.readmit_throttled(now);
+        while self.in_flight < ATTEMPTS_IN_FLIGHT_MAX {
+            let subscriber = self.turns.pop_front()?;
+            let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
+            lineup.lined_up = false;
+            if let Some(bucket) = &mut lineup.bucket
+                && let Err(at) = bucket.take(now)
+            {
+                lineup.lined_up = true;
+                self.throttled.insert((at, subscriber));
+                continue;
+            }
+            let job = lineup.queue.pop_front().expect("only those with work have a turn");
+            lineup.in_flight += 1;
+            self.in_flight += 1;
+            self.bytes -= job.body.len();
+            self.line_up(subscriber);
+            return Some(job);
+        }
+        None
+    }
+
+    /// An attempt has ended: its place is free.
+    pub fn finish(&mut self, subscriber: SubscriberNo) {
+        self.in_flight -= 1;
+        if let Some(lineup) = self.lineups.get_mut(&subscriber) {
+            // A subscriber that was dismissed and admitted again starts from zero.
+            lineup.in_flight = lineup.in_flight.saturating_sub(1);
+            self.line_up(subscriber);
+        }
+    }
+
+    /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
+    pub fn room(&self, subscriber: SubscriberNo) -> usize {
+        match self.lineups.get(&subscriber) {
+            Some(lineup) if !lineup.spilled => QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len()),
+            _ => 0,
+        }
+    }
+
+    /// How many bytes of bodies memory takes.
+    pub fn room_bytes(&self) -> usize {
+        QUEUE_BYTES_MAX.saturating_sub(self.bytes)
+    }
+
+    /// New deliveries of a subscriber are due in the store because memory had no room.
+    pub fn spill(&mut self, subscriber: SubscriberNo) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber) {
+            lineup.spilled = true;
+            self.hungry.insert(subscriber);
+        }
+    }
+
+    /// A subscriber has work in the store that is due at `at`.
+    pub fn expect(&mut self, subscriber: SubscriberNo, at: Timestamp) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        if lineup.later.is_some_and(|known| known <= at) {
+            return;
+        }
+        if let Some(known) = lineup.later.replace(at) {
+            self.later.remove(&(known, subscriber));
+        }
+        self.later.insert((at, subscriber));
+    }
+
+    /// Who wants how much from the store now. Asks for a bounded amount in all, so that a commit stays short.
+    pub fn wishes(&mut self, now: Timestamp) -> Vec<(SubscriberNo, usize)> {
+        self.wake_later(now);
+        let mut left = if self.room_bytes() > 0 { QUEUE_REFILL_JOBS } else { 0 };
+        let mut wishes = Vec::new();
+        for subscriber in &self.hungry {
+            if left == 0 {
+                break;
+            }
+            let lineup = &self.lineups[subscriber];
+            if lineup.queue.len() < QUEUE_REFILL_BELOW {
+                wishes.push((*subscriber, left));
+                left /= 2;
+            }
+        }
+        wishes
+    }
+
+    /// A wish was answered. `drained`: nothing due is left in the store; `next_due`: what is left is due then.
+    pub fn refilled(&mut self, subscriber: SubscriberNo, drained: bool, next_due: Option<Timestamp>) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        if !drained {
+            return;
+        }
+        lineup.spilled = false;
+        self.hungry.remove(&subscriber);
+        if let Some(at) = next_due {
+            self.expect(subscriber, at);
+        }
+    }
+
+    /// When to ask again although nothing happens before; `None` when only new work can change anything.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        let throttled = self.throttled.first().map(|(at, _)| *at);
+        let later = self.later.first().map(|(at, _)| *at);
+        [throttled, later].into_iter().flatten().min()
+    }
+
+    /// Whether some subscriber would be given work from the store now.
+    pub fn is_hungry(&self) -> bool {
+        self.room_bytes() > 0
+            && self.hungry.iter().any(|subscriber| self.lineups[subscriber].queue.len() < QUEUE_REFILL_BELOW)
+    }
+
+    /// Attempts under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Takes everything that waits in memory, for a graceful stop.
+    pub fn drain(&mut self) -> Vec<Job> {
+        let everyone: Vec<SubscriberNo> = self.lineups.keys().copied().collect();
+        everyone.into_iter().flat_map(|subscriber| self.dismiss(subscriber)).collect()
+    }
+
+    /// Puts a subscriber at the end of the turns, if it has work and a place for it.
+    fn line_up(&mut self, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        if !lineup.lined_up && !lineup.queue.is_empty() && lineup.in_flight < lineup.terms.concurrency {
+            lineup.lined_up = true;
+            self.turns.push_back(subscriber);
+        }
+    }
+
+    fn readmit_throttled(&mut self, now: Timestamp) {
+        while let Some((at, subscriber)) = self.throttled.first().copied().filter(|(at, _)| *at <= now) {
+            self.throttled.remove(&(at, subscriber));
+            self.turns.push_back(subscriber);
+        }
+    }
+
+    fn wake_later(&mut self, now: Timestamp) {
+        while let Some((at, subscriber)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
+            self.later.remove(&(at, subscriber));
+            self.hungry.insert(subscriber);
+            if let Some(lineup) = self.lineups.get_mut(&subscriber) {
+                lineup.later = None;
+            }
+        }
+    }
+}
+
+impl Lineup {
+    fn new(terms: Terms, now: Timestamp) -> Self {
+        Self {
+            terms,
+            bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
+            queue: VecDeque::new(),
+            in_flight: 0,
+            lined_up: false,
+            spilled: false,
+            later: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Goal: turns are fair, limits hold, memory is bounded. Method: unit cases for each rule, then random histories
+//! checked against what the rules promise.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+
+fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
+    Job {
+        delivery,
+        project: 1,
+        subscriber,
+        event: delivery,
+        lane: None,
+        attempts: 0,
+        tries: 0,
+        token: 1,
+        accepted_at: Timestamp::from_ms(0),
+        body: Bytes::from_static(b"{}"),
+    }
+}
+
+fn terms(concurrency: u32) -> Terms {
+    Terms { concurrency, rate: None }
+}
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_ms(ms)
+}
+
+#[test]
+fn subscribers_take_turns_whoever_came_first() {
+    let mut schedule = Schedule::default();
+    for subscriber in 1..=3 {
+        schedule.admit(subscriber, terms(100), at(0));
+        for n in 0..3 {
+            schedule.push(job(subscriber, subscriber * 10 + n)).unwrap();
+        }
+    }
+    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|job| job.delivery).collect();
+    assert_eq!(order, [10, 20, 30, 11, 21, 31, 12, 22, 32]);
+}
+
+#[test]
+fn a_hung_receiver_uses_up_its_own_places_only() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, terms(2), at(0));
+    schedule.admit(2, terms(2), at(0));
+    for n in 0..10 {
+        schedule.push(job(1, n)).unwrap();
+    }
+    assert_eq!(schedule.pick(at(0)).unwrap().subscriber, 1);
+    assert_eq!(schedule.pick(at(0)).unwrap().subscriber, 1);
+    assert!(schedule.pick(at(0)).is_none(), "both places of 1 are taken");
+    for n in 10..20 {
+        schedule.push(job(2, n)).unwrap();
+        assert_eq!(schedule.pick(at(0)).unwrap().delivery, n);
+        schedule.finish(2);
+    }
+    assert_eq!(schedule.in_flight(), 2);
+}
+
+#[test]
+fn a_rate_postpones_without_holding_others() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, Terms { concurrency: 9, rate: Rate::parse("2/s") }, at(0));
+    schedule.admit(2, terms(9), at(0));
+    for n in 0..4 {
+        schedule.push(job(1, n)).unwrap();
+        schedule.push(job(2, 10 + n)).unwrap();
+    }
+    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|job| job.delivery).collect();
+    assert_eq!(order, [0, 10, 1, 11, 12, 13]);
+    assert_eq!(schedule.wake_at(), Some(at(500)));
+    assert!(schedule.pick(at(499)).is_none());
+    assert_eq!(schedule.pick(at(500)).unwrap().delivery, 2);
+    assert_eq!(schedule.pick(at(1000)).unwrap().delivery, 3);
+}
+
+#[test]
+fn what_overflowed_keeps_its_order_until_the_store_is_drained() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, terms(1), at(0));
+    assert_eq!(schedule.room(1), QUEUE_JOBS_MAX);
+    schedule.spill(1);
+    assert_eq!(schedule.room(1), 0, "newer ones must not pass the older ones in the store");
+    assert_eq!(schedule.wishes(at(0)), [(1, QUEUE_REFILL_JOBS)]);
+    schedule.refilled(1, false, Some(at(0)));
+    assert!(schedule.is_hungry());
+    schedule.refilled(1, true, Some(at(70)));
+    assert_eq!(schedule.room(1), QUEUE_JOBS_MAX);
+    assert_eq!(schedule.wake_at(), Some(at(70)));
+    assert!(schedule.wishes(at(69)).is_empty());
+    assert_eq!(schedule.wishes(at(70)).len(), 1);
+}
+
+#[test]
+fn a_dismissed_subscriber_gives_its_work_back_and_takes_no_more() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, terms(1), at(0));
+    for n in 0..3 {
+        schedule.push(job(1, n)).unwrap();
+    }
+    let flying = schedule.pick(at(0)).unwrap();
+    assert_eq!(schedule.dismiss(1).len(), 2);
+    assert!(schedule.push(job(1, 9)).is_err());
+    schedule.finish(flying.subscriber);
+    assert_eq!((schedule.in_flight(), schedule.room_bytes()), (0, QUEUE_BYTES_MAX));
+    assert!(schedule.pick(at(0)).is_none());
+}
+
+proptest! {
+    /// Whatever comes and goes: limits hold at every instant, nothing is lost, nobody waits for more turns than there
+    /// are others.
+    #[test]
+    fn random_histories(steps in prop::collection::vec((0u8..4, 1i64..5, 0i64..50), 1..400)) {
+        let mut schedule = Schedule::default();
+        let mut now = 0;
+        let (mut pushed, mut flying) = (0i64, Vec::new());
+        let mut picked = 0;
+        for subscriber in 1..5 {
+            schedule.admit(subscriber, terms(subscriber as u32), at(0));
+        }
+        for (step, subscriber, wait) in steps {
+            now += wait;
+            match step {
+                0 | 1 => { schedule.push(job(subscriber, pushed)).unwrap(); pushed += 1; }
+                2 => if let Some(job) = schedule.pick(at(now)) { picked += 1; flying.push(job.subscriber); },
+                _ => if let Some(done) = flying.pop() { schedule.finish(done); },
+            }
+            for subscriber in 1..5 {
+                let count = flying.iter().filter(|flying| **flying == subscriber).count();
+                prop_assert!(count <= subscriber as usize);
+            }
+        }
+        while let Some(done) = flying.pop() {
+            schedule.finish(done);
+            while let Some(job) = schedule.pick(at(now)) { picked += 1; flying.push(job.subscriber); }
+        }
+        while let Some(job) = schedule.pick(at(now)) { picked += 1; schedule.finish(job.subscriber); }
+        prop_assert_eq!(picked, pushed);
+    }
+
+    /// In any window, a bucket lets through at most its burst and what the rate adds.
+    #[test]
+    fn a_bucket_keeps_its_rate(count in 1u32..50, waits in prop::collection::vec(0i64..300, 1..300)) {
+        let rate = Rate::parse(&format!("{count}/s")).unwrap();
+        let mut bucket = Bucket::new(rate, at(0));
+        let mut now = 0;
+        let mut taken: Vec<i64> = Vec::new();
+        for wait in waits {
+            now += wait;
+            match bucket.take(at(now)) {
+                Ok(()) => taken.push(now),
+                Err(later) => prop_assert!(later > at(now)),
+            }
+        }
+        for (first, start) in taken.iter().enumerate() {
+            let within = taken[first..].iter().take_while(|t| **t < start + 1000).count();
+            prop_assert!(within <= 2 * count as usize, "{within} in one second at {count}/s");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The configuration as the store keeps it, and the ways to change it.
+
+use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
+use tidegate_core::time::Timestamp;
+
+/// Everything the pipeline and the API need to know about who is who.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// Counts every change.
+    pub version: Version,
+    /// All projects.
+    pub projects: Vec<ProjectRow>,
+    /// All keys.
+    pub keys: Vec<KeyRow>,
+    /// Subscribers changed since the version asked for, the deleted ones among them.
+    pub subscribers: Vec<SubscriberRow>,
+}
+
+/// A project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectRow {
+    /// Inside.
+    pub no: ProjectNo,
+    /// Outside.
+    pub id: String,
+    /// Since when.
+    pub created_at: Timestamp,
+}
+
+/// An API key, of which only the hash is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRow {
+    /// What it opens; 0 is the whole installation.
+    pub project: ProjectNo,
+    /// Its public name.
+    pub id: String,
+    /// `admin`, `publisher` or `viewer`.
+    pub role: String,
+    /// A label.
+    pub name: String,
+    /// The first characters of the key.
+    pub prefix: String,
+    /// SHA-256 of the key.
+    pub hash: Vec<u8>,
+    /// Since when.
+    pub created_at: Timestamp,
+}
+
+/// A subscriber.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriberRow {
+    /// Inside.
+    pub no: SubscriberNo,
+    /// Whose.
+    pub project: ProjectNo,
+    /// Outside.
+    pub id: String,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// The configuration that brought it.
+    pub created_version: Version,
+    /// The configuration that last changed it.
+    pub version: Version,
+    /// Whether it is sent to.
+    pub active: bool,
+    /// Why not: `paused`, `gone` or `failing`.
+    pub inactive_reason: Option<String>,
+    /// What it wants, as JSON.
+    pub definition: String,
+    /// Its signing secret, sealed.
+    pub secret: Vec<u8>,
+    /// It was deleted.
+    pub deleted: bool,
+    /// A backfill is under way.
+    pub backfilling: bool,
+}
+
+/// A new subscriber.
+#[derive(Clone, Debug)]
+pub struct NewSubscriber {
+    /// Whose.
+    pub project: ProjectNo,
+    /// Outside.
+    pub id: String,
+    /// What it wants, as JSON.
+    pub definition: String,
+    /// Sealed.
+    pub secret: Vec<u8>,
+    /// Whether it is sent to at once.
+    pub active: bool,
+    /// Past events it shall get too: those accepted at or after this time.
+    pub backfill_from: Option<Timestamp>,
+}
+
+/// What a change of a subscriber sets; what is absent stays.
+#[derive(Clone, Debug, Default)]
+pub struct SubscriberUpdate {
+    /// What it wants, as JSON.
+    pub definition: Option<String>,
+    /// Active, or why not.
+    pub active: Option<std::result::Result<(), String>>,
+}
+
+/// A new API key.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// What it opens; 0 is the whole installation.
+    pub project: ProjectNo,
+    /// Its public name.
+    pub id: String,
+    /// `admin`, `publisher` or `viewer`.
+    pub role: String,
+    /// A label.
+    pub name: String,
+    /// The first characters of the key.
+    pub prefix: String,
+    /// SHA-256 of the key.
+    pub hash: Vec<u8>,
+}
+
+/// A change of the configuration.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A new tenant.
+    CreateProject {
+        /// Outside.
+        id: String,
+    },
+    /// Ends a tenant that has no subscribers left.
+    DeleteProject {
+        /// Which.
+        no: ProjectNo,
+    },
+    /// A new key. Repeating one with the same hash changes nothing.
+    CreateKey(NewKey),
+    /// Ends a key.
+    DeleteKey {
+        /// Whose.
+        project: ProjectNo,
+        /// Which.
+        id: String,
+    },
+    /// A new subscriber.
+    CreateSubscriber(NewSubscriber),
+    /// Changes a subscriber.
+    UpdateSubscriber {
+        /// Whose.
+        project: ProjectNo,
+        /// Which.
+        no: SubscriberNo,
+        /// To what.
+        update: SubscriberUpdate,
+    },
+    /// Ends a subscriber; its unsent deliveries are cancelled with it.
+    DeleteSubscriber {
+        /// Whose.
+        project: ProjectNo,
+        /// Which.
+        no: SubscriberNo,
+    },
+}
+
+/// What a change led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The version now in force.
+    pub version: Version,
+    /// The project or subscriber that was created or changed.
+    pub no: i64,
+}

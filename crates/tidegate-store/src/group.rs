@@ -1,0 +1,196 @@
+//! What one group commit writes and answers.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::attempt::Attempt;
+use tidegate_core::delivery::Job;
+use tidegate_core::event::Unit;
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::route::Route;
+use tidegate_core::time::Timestamp;
+
+use crate::Result;
+
+/// One transaction's worth of work, gathered from everybody who has some.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// When it is.
+    pub now: Timestamp,
+    /// The configuration version that the submissions were routed by.
+    pub version: Version,
+    /// Results of attempts.
+    pub results: Vec<Finished>,
+    /// Claims given back unsent.
+    pub released: Vec<Claim>,
+    /// Steps of backfills.
+    pub backfills: Vec<BackfillStep>,
+    /// New events, request by request.
+    pub submissions: Vec<Submission>,
+    /// Subscribers whose memory wants more work.
+    pub refills: Vec<Refill>,
+    /// What memory can take of new work.
+    pub room: Room,
+}
+
+/// The events of one request, routed.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Accepted, refused or repeated one by one.
+    pub units: Vec<RoutedUnit>,
+}
+
+/// A unit, where each of its events goes, and where each is looked up.
+#[derive(Clone, Debug)]
+pub struct RoutedUnit {
+    /// The event and its sub-events.
+    pub unit: Unit,
+    /// Per event of the unit: who gets it.
+    pub routes: Vec<Vec<Route>>,
+    /// Per event of the unit: its look-up key.
+    pub keys: Vec<i64>,
+}
+
+/// What became of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitStatus {
+    /// It is on disk.
+    Accepted,
+    /// It was there already, with the same content.
+    Duplicate,
+    /// Its id was there already, with other content. Nothing changed.
+    Conflict,
+}
+
+/// The right to act on a delivery: valid until it is claimed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which delivery.
+    pub delivery: DeliveryNo,
+    /// The fencing token of the claim.
+    pub token: u32,
+}
+
+/// The result of an attempt.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// By which right.
+    pub claim: Claim,
+    /// Whose delivery.
+    pub subscriber: SubscriberNo,
+    /// Its lane, to let the next one go.
+    pub lane: Option<Lane>,
+    /// The number of this attempt, from 1.
+    pub n: u32,
+    /// What happened.
+    pub attempt: Attempt,
+    /// What comes next.
+    pub next: Next,
+}
+
+/// Where a delivery goes after an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It arrived.
+    Delivered,
+    /// It is due again at this time.
+    RetryAt(Timestamp),
+    /// It is due again at this time, and the attempt does not count as a failure of its schedule.
+    PostponedTo(Timestamp),
+    /// It is over, for this reason.
+    Exhausted(String),
+}
+
+/// One step of a backfill: the deliveries for the events between two marks.
+#[derive(Clone, Debug)]
+pub struct BackfillStep {
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Where the step begins; a step that does not begin where the last one ended is ignored.
+    pub after: Seq,
+    /// Where it ends.
+    pub through: Seq,
+    /// The last event of the backfill.
+    pub until: Seq,
+    /// The events that matched.
+    pub matched: Vec<(Seq, Option<Lane>)>,
+}
+
+/// A wish for more work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refill {
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// How many deliveries at most.
+    pub jobs: usize,
+}
+
+/// What a refill found beyond the jobs it brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refilled {
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// Nothing that is due now was left behind.
+    pub drained: bool,
+    /// When the next of what is left is due.
+    pub next_due: Option<Timestamp>,
+}
+
+/// What memory can take: deliveries per subscriber, and bytes for all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    jobs: BTreeMap<SubscriberNo, usize>,
+    bytes: usize,
+}
+
+impl Room {
+    /// Room for `bytes` of bodies and, so far, for nobody's deliveries.
+    pub fn new(bytes: usize) -> Self {
+        Self { jobs: BTreeMap::new(), bytes }
+    }
+
+    /// Room for `jobs` more deliveries of one subscriber.
+    pub fn set(&mut self, subscriber: SubscriberNo, jobs: usize) {
+        self.jobs.insert(subscriber, jobs);
+    }
+
+    /// Takes a place for one delivery, if there is one.
+    pub fn take(&mut self, subscriber: SubscriberNo, bytes: usize) -> bool {
+        let Some(jobs) = self.jobs.get_mut(&subscriber).filter(|jobs| **jobs > 0) else { return false };
+        if self.bytes == 0 {
+            return false;
+        }
+        *jobs -= 1;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        true
+    }
+
+    /// Takes bytes alone. The last body may go over by its own size, so that a large one is never stuck.
+    pub fn take_bytes(&mut self, bytes: usize) -> bool {
+        let any = self.bytes > 0;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        any
+    }
+}
+
+/// What a group commit did.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// One answer per submission, in order.
+    pub submissions: Vec<Result<Vec<UnitStatus>>>,
+    /// Claimed deliveries for memory, in order.
+    pub jobs: Vec<Job>,
+    /// Subscribers with due deliveries that memory had no room for.
+    pub spilled: Vec<SubscriberNo>,
+    /// Subscribers with deliveries due later than now, and when.
+    pub postponed: Vec<(SubscriberNo, Timestamp)>,
+    /// One answer per refill, in order.
+    pub refilled: Vec<Refilled>,
+    /// Subscribers whose backfill has reached its end.
+    pub backfilled: Vec<SubscriberNo>,
+    /// Results refused because their claim was no longer valid.
+    pub stale: u64,
+}

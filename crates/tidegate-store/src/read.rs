@@ -1,0 +1,154 @@
+//! What the store tells about events and deliveries.
+
+use bytes::Bytes;
+use tidegate_core::attempt::Attempt;
+use tidegate_core::delivery::Status;
+use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo, Version};
+use tidegate_core::time::Timestamp;
+
+/// A part of a list, and where to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// In order.
+    pub items: Vec<T>,
+    /// Pass it as `before` to go on; absent at the end.
+    pub next: Option<i64>,
+}
+
+/// Which events.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Exactly this source.
+    pub source: Option<String>,
+    /// Exactly this type.
+    pub type_name: Option<String>,
+    /// Exactly this subject.
+    pub subject: Option<String>,
+    /// The event's own time, from here.
+    pub from: Option<Timestamp>,
+    /// The event's own time, before here.
+    pub to: Option<Timestamp>,
+    /// Accepted before this one.
+    pub before: Option<Seq>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// An event as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRow {
+    /// Order of acceptance.
+    pub seq: Seq,
+    /// The configuration it was routed by.
+    pub version: Version,
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// When it happened.
+    pub time: Timestamp,
+    /// Its id.
+    pub id: String,
+    /// Its source.
+    pub source: String,
+    /// Its type.
+    pub type_name: String,
+    /// Its subject.
+    pub subject: Option<String>,
+    /// The event as JSON, byte for byte as it is delivered.
+    pub body: Bytes,
+}
+
+/// Which deliveries.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryFilter {
+    /// Only with this status.
+    pub status: Option<Status>,
+    /// Only for this subscriber.
+    pub subscriber: Option<SubscriberNo>,
+    /// Created before this one.
+    pub before: Option<DeliveryNo>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A delivery as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliveryRow {
+    /// Inside.
+    pub no: DeliveryNo,
+    /// For whom, inside.
+    pub subscriber: SubscriberNo,
+    /// For whom, outside.
+    pub subscriber_id: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Attempts with a result.
+    pub attempts: u32,
+    /// When it is, or was, due.
+    pub due_at: Timestamp,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// Why it ended undelivered.
+    pub reason: Option<String>,
+    /// Its lane.
+    pub lane: Option<Lane>,
+    /// The ids of the events it carries, in order.
+    pub events: Vec<String>,
+}
+
+/// An attempt as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRow {
+    /// From 1.
+    pub n: u32,
+    /// What happened.
+    pub attempt: Attempt,
+}
+
+/// What a manual retry found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryOutcome {
+    /// It is due now.
+    Due {
+        /// For whom.
+        subscriber: SubscriberNo,
+    },
+    /// It is due as soon as the one in flight in its lane has ended.
+    Queued,
+    /// It is finished, or in flight right now: nothing changed.
+    Refused(Status),
+    /// There is no such delivery.
+    NotFound,
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Its deliveries, oldest first.
+    pub deliveries: Vec<DeliveryRow>,
+    /// For every subscriber of the project, what it wanted when the event was accepted.
+    pub rules: Vec<TraceRule>,
+}
+
+/// What a subscriber wanted when an event was accepted.
+#[derive(Clone, Debug)]
+pub struct TraceRule {
+    /// Who.
+    pub subscriber: SubscriberNo,
+    /// Its public id.
+    pub subscriber_id: String,
+    /// The definition in force; absent when the subscriber did not exist yet.
+    pub definition: Option<String>,
+}
+
+/// How much waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Due now or later, of active subscribers, those waiting in a lane included.
+    pub waiting: u64,
+    /// Of inactive subscribers.
+    pub held: u64,
+    /// Every attempt failed.
+    pub exhausted: u64,
+}

@@ -1,0 +1,260 @@
+//! Projects, keys and subscribers: few rows, changed seldom, each change one version.
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
+use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
+use tidegate_core::time::Timestamp;
+
+use super::{Writer, failed};
+use crate::{
+    Change, Changed, Configuration, Error, KeyRow, NewKey, NewSubscriber, ProjectRow, Result, SubscriberRow,
+    SubscriberUpdate,
+};
+
+pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Result<Changed> {
+    let version = writer.version + 1;
+    let last = writer.next_no - 1;
+    let tx = writer.conn.transaction().map_err(failed)?;
+    let no = apply(&tx, change, version, last, now)?;
+    tx.execute("UPDATE meta SET value = ?1 WHERE name = 'version'", [version]).map_err(failed)?;
+    tx.commit().map_err(failed)?;
+    writer.version = version;
+    match change {
+        Change::CreateSubscriber(new) if new.backfill_from.is_some() => {
+            writer.backfilling.insert(no, 0);
+        }
+        Change::DeleteSubscriber { no, .. } => {
+            writer.backfilling.remove(no);
+        }
+        _ => {}
+    }
+    Ok(Changed { version, no })
+}
+
+fn apply(tx: &Transaction<'_>, change: &Change, version: Version, last: i64, now: Timestamp) -> Result<i64> {
+    match change {
+        Change::CreateProject { id } => create_project(tx, id, now),
+        Change::DeleteProject { no } => delete_project(tx, *no, now),
+        Change::CreateKey(new) => create_key(tx, new, now),
+        Change::DeleteKey { project, id } => delete_key(tx, *project, id),
+        Change::CreateSubscriber(new) => create_subscriber(tx, new, version, last, now),
+        Change::UpdateSubscriber { project, no, update } => {
+            update_subscriber(tx, *project, *no, update, version)
+        }
+        Change::DeleteSubscriber { project, no } => delete_subscriber(tx, *project, *no, version, now),
+    }
+}
+
+fn count(tx: &Transaction<'_>, sql: &str, project: ProjectNo) -> Result<usize> {
+    tx.query_row(sql, [project], |row| row.get(0)).map_err(failed)
+}
+
+fn create_project(tx: &Transaction<'_>, id: &str, now: Timestamp) -> Result<i64> {
+    let taken = tx
+        .prepare("SELECT 1 FROM projects WHERE id = ?1 AND deleted_at IS NULL")
+        .and_then(|mut statement| statement.exists([id]))
+        .map_err(failed)?;
+    if taken {
+        return Err(Error::Conflict(format!("the project {id} exists already")));
+    }
+    if count(tx, "SELECT count(*) FROM projects WHERE deleted_at IS NULL AND no <> ?1", 0)? >= PROJECTS_MAX {
+        return Err(Error::Conflict(format!("an installation has at most {PROJECTS_MAX} projects")));
+    }
+    tx.execute("INSERT INTO projects (id, created_at) VALUES (?1, ?2)", params![id, now.as_ms()])
+        .map_err(failed)?;
+    Ok(tx.last_insert_rowid())
+}
+
+fn delete_project(tx: &Transaction<'_>, no: ProjectNo, now: Timestamp) -> Result<i64> {
+    let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
+    if count(tx, living, no)? > 0 {
+        return Err(Error::Conflict("the project still has subscribers: delete them first".into()));
+    }
+    let changed = tx
+        .execute(
+            "UPDATE projects SET deleted_at = ?2 WHERE no = ?1 AND deleted_at IS NULL",
+            params![no, now.as_ms()],
+        )
+        .map_err(failed)?;
+    tx.execute("DELETE FROM keys WHERE project = ?1", [no]).map_err(failed)?;
+    if changed == 0 { Err(Error::NotFound) } else { Ok(no) }
+}
+
+fn create_key(tx: &Transaction<'_>, new: &NewKey, now: Timestamp) -> Result<i64> {
+    if count(tx, "SELECT count(*) FROM keys WHERE project = ?1", new.project)? >= KEYS_PER_PROJECT_MAX {
+        return Err(Error::Conflict(format!("a project has at most {KEYS_PER_PROJECT_MAX} keys: delete unused ones")));
+    }
+    tx.execute(
+        "INSERT INTO keys (project, id, role, name, prefix, hash, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (hash) DO NOTHING",
+        params![new.project, new.id, new.role, new.name, new.prefix, new.hash, now.as_ms()],
+    )
+    .map_err(failed)?;
+    Ok(new.project)
+}
+
+fn delete_key(tx: &Transaction<'_>, project: ProjectNo, id: &str) -> Result<i64> {
+    let changed =
+        tx.execute("DELETE FROM keys WHERE project = ?1 AND id = ?2", params![project, id]).map_err(failed)?;
+    if changed == 0 { Err(Error::NotFound) } else { Ok(project) }
+}
+
+fn create_subscriber(
+    tx: &Transaction<'_>,
+    new: &NewSubscriber,
+    version: Version,
+    last: i64,
+    now: Timestamp,
+) -> Result<i64> {
+    let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
+    if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {
+        return Err(Error::Conflict(format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers")));
+    }
+    let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
+    tx.execute(
+        "INSERT INTO subscribers (project, id, created_at, created_version, version, active, inactive_reason,
+            definition, secret, backfill_after, backfill_until, backfill_from)
+         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        params![
+            new.project,
+            new.id,
+            now.as_ms(),
+            version,
+            new.active,
+            (!new.active).then_some("paused"),
+            new.definition,
+            new.secret,
+            backfill.map(|marks| marks.0),
+            backfill.map(|marks| marks.1),
+            backfill.map(|marks| marks.2),
+        ],
+    )
+    .map_err(failed)?;
+    let no = tx.last_insert_rowid();
+    remember(tx, new.project, no, version, Some(&new.definition))?;
+    Ok(no)
+}
+
+/// Keeps what a subscriber wanted from this version on.
+fn remember(
+    tx: &Transaction<'_>,
+    project: ProjectNo,
+    no: SubscriberNo,
+    version: Version,
+    definition: Option<&str>,
+) -> Result<()> {
+    tx.execute(
+        "INSERT INTO subscriber_versions (project, subscriber, version, definition) VALUES (?1, ?2, ?3, ?4)",
+        params![project, no, version, definition],
+    )
+    .map_err(failed)?;
+    Ok(())
+}
+
+fn update_subscriber(
+    tx: &Transaction<'_>,
+    project: ProjectNo,
+    no: SubscriberNo,
+    update: &SubscriberUpdate,
+    version: Version,
+) -> Result<i64> {
+    let changed = tx
+        .execute(
+            "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),
+                active = coalesce(?5, active),
+                inactive_reason = CASE WHEN ?5 IS NULL THEN inactive_reason ELSE ?6 END
+             WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
+            params![
+                project,
+                no,
+                version,
+                update.definition,
+                update.active.as_ref().map(|active| active.is_ok()),
+                update.active.as_ref().and_then(|active| active.as_ref().err()),
+            ],
+        )
+        .map_err(failed)?;
+    if changed == 0 {
+        return Err(Error::NotFound);
+    }
+    if let Some(definition) = &update.definition {
+        remember(tx, project, no, version, Some(definition))?;
+    }
+    Ok(no)
+}
+
+fn delete_subscriber(
+    tx: &Transaction<'_>,
+    project: ProjectNo,
+    no: SubscriberNo,
+    version: Version,
+    now: Timestamp,
+) -> Result<i64> {
+    let changed = tx
+        .execute(
+            "UPDATE subscribers SET version = ?3, deleted_at = ?4, backfill_after = NULL
+             WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
+            params![project, no, version, now.as_ms()],
+        )
+        .map_err(failed)?;
+    if changed == 0 {
+        return Err(Error::NotFound);
+    }
+    remember(tx, project, no, version, None)?;
+    Ok(no)
+}
+
+pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Configuration> {
+    let version = conn
+        .query_row("SELECT value FROM meta WHERE name = 'version'", [], |row| row.get(0))
+        .optional()?
+        .unwrap_or(0);
+    let projects = conn
+        .prepare_cached("SELECT no, id, created_at FROM projects WHERE deleted_at IS NULL ORDER BY no")?
+        .query_map([], |row| {
+            Ok(ProjectRow { no: row.get(0)?, id: row.get(1)?, created_at: Timestamp::from_ms(row.get(2)?) })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let keys = conn
+        .prepare_cached("SELECT project, id, role, name, prefix, hash, created_at FROM keys ORDER BY project, id")?
+        .query_map([], key_row)?
+        .collect::<rusqlite::Result<_>>()?;
+    let subscribers = conn
+        .prepare_cached(
+            "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
+                secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL
+             FROM subscribers WHERE version > ?1 ORDER BY no",
+        )?
+        .query_map([since], subscriber_row)?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Configuration { version, projects, keys, subscribers })
+}
+
+fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
+    Ok(KeyRow {
+        project: row.get(0)?,
+        id: row.get(1)?,
+        role: row.get(2)?,
+        name: row.get(3)?,
+        prefix: row.get(4)?,
+        hash: row.get(5)?,
+        created_at: Timestamp::from_ms(row.get(6)?),
+    })
+}
+
+fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
+    Ok(SubscriberRow {
+        no: row.get(0)?,
+        project: row.get(1)?,
+        id: row.get(2)?,
+        created_at: Timestamp::from_ms(row.get(3)?),
+        created_version: row.get(4)?,
+        version: row.get(5)?,
+        active: row.get(6)?,
+        inactive_reason: row.get(7)?,
+        definition: row.get(8)?,
+        secret: row.get(9)?,
+        deleted: row.get(10)?,
+        backfilling: row.get(11)?,
+    })
+}

@@ -1,0 +1,121 @@
+//! Which ids are known: the one random index of the product, kept off the hot path.
+//!
+//! A random key dirties a page of its own: 4 KiB to the log and 4 KiB at the checkpoint for every event, growing
+//! with the table. So new keys are gathered in memory; when there are enough of them they are sorted and merged
+//! into the table in slices, inside the ordinary group commits. A mark, moved in the same transaction as the last
+//! slice, says up to which event the table is complete; at start the younger keys are read back from the events.
+//!
+//! Promises: what is committed is found, from memory or from the table; memory holds at most a few merges' worth.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use rusqlite::{Connection, params};
+use tidegate_core::event::lookup_key;
+use tidegate_core::id::Seq;
+
+/// Keys gathered before they are merged: enough that a sorted merge touches each page for several keys.
+const MERGE_KEYS: usize = 65_536;
+/// Keys merged per commit at least; twice the group's events at best, so that merging outruns ingest.
+const SLICE_KEYS_MIN: usize = 512;
+
+/// The keys that are not, or not all, in the table yet.
+#[derive(Default)]
+pub(super) struct Dedupe {
+    fresh: BTreeSet<(i64, Seq)>,
+    fresh_through: Seq,
+    merging: Vec<(i64, Seq)>,
+    merging_through: Seq,
+    merged: usize,
+}
+
+/// What one group commit adds and merges; applied to memory only after the commit.
+#[derive(Default)]
+pub(super) struct Delta {
+    added: BTreeSet<(i64, Seq)>,
+    added_through: Seq,
+    merged: usize,
+}
+
+impl Dedupe {
+    /// Reads back what the table does not hold yet.
+    pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
+        let mark: Seq = conn.query_row("SELECT seq FROM dedupe_mark", [], |row| row.get(0))?;
+        let mut dedupe = Self { fresh_through: mark, ..Self::default() };
+        let mut statement = conn.prepare("SELECT seq, project, source, id FROM events WHERE seq > ?1")?;
+        let mut rows = statement.query([mark])?;
+        while let Some(row) = rows.next()? {
+            let seq = row.get(0)?;
+            let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
+            dedupe.fresh.insert((key, seq));
+            dedupe.fresh_through = seq;
+        }
+        Ok(dedupe)
+    }
+
+    /// Every event whose key lies in `keys`, this group's own included.
+    pub(super) fn candidates(
+        &self,
+        conn: &Connection,
+        delta: &Delta,
+        keys: Range<i64>,
+    ) -> rusqlite::Result<Vec<Seq>> {
+        let span = (keys.start, Seq::MIN)..(keys.end, Seq::MIN);
+        let mut found: Vec<Seq> = Vec::new();
+        found.extend(delta.added.range(span.clone()).map(|(_, seq)| *seq));
+        found.extend(self.fresh.range(span.clone()).map(|(_, seq)| *seq));
+        let start = self.merging.partition_point(|entry| *entry < span.start);
+        found.extend(self.merging[start..].iter().take_while(|entry| **entry < span.end).map(|(_, seq)| *seq));
+        let mut statement = conn.prepare_cached("SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2")?;
+        let mut rows = statement.query([keys.start, keys.end])?;
+        while let Some(row) = rows.next()? {
+            found.push(row.get(0)?);
+        }
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
+        Ok(found)
+    }
+
+    /// Writes the next slice of a merge, if one is under way.
+    pub(super) fn merge_slice(&self, conn: &Connection, delta: &mut Delta) -> rusqlite::Result<()> {
+        let rest = &self.merging[self.merged..];
+        let slice = &rest[..rest.len().min(SLICE_KEYS_MIN.max(2 * delta.added.len()))];
+        if slice.is_empty() {
+            return Ok(());
+        }
+        let mut insert = conn.prepare_cached("INSERT OR IGNORE INTO dedupe (key, seq) VALUES (?1, ?2)")?;
+        for (key, seq) in slice {
+            insert.execute(params![key, seq])?;
+        }
+        if slice.len() == rest.len() {
+            conn.prepare_cached("UPDATE dedupe_mark SET seq = ?1")?.execute([self.merging_through])?;
+        }
+        delta.merged = slice.len();
+        Ok(())
+    }
+
+    /// Takes over what was committed.
+    pub(super) fn apply(&mut self, delta: Delta) {
+        self.merged += delta.merged;
+        if delta.merged > 0 && self.merged == self.merging.len() {
+            self.merging = Vec::new();
+            self.merged = 0;
+        }
+        self.fresh_through = self.fresh_through.max(delta.added_through);
+        self.fresh.extend(delta.added);
+        if self.fresh.len() >= MERGE_KEYS && self.merging.is_empty() {
+            self.merging = std::mem::take(&mut self.fresh).into_iter().collect();
+            self.merging_through = self.fresh_through;
+        }
+    }
+}
+
+impl Delta {
+    /// Adds the key of an event that is part of this commit.
+    pub(super) fn add(&mut self, key: i64, seq: Seq) {
+        self.added.insert((key, seq));
+        self.added_through = self.added_through.max(seq);
+    }
+}

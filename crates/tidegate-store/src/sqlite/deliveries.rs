@@ -1,0 +1,411 @@
+//! Deliveries: created with their event, claimed, finished, and let through their lanes one at a time.
+//!
+//! Lanes are rows, not memory. Of the unfinished deliveries of a lane, exactly the head is due or claimed; all
+//! others wait. Whoever ends the head makes the next one the head, in the same transaction. So at most one of a lane
+//! is ever in flight, a failing head holds its own lane only, and a crash needs no repair.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::delivery::{Job, Status};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::route::Route;
+use tidegate_core::time::Timestamp;
+
+use super::Writer;
+use super::commit::Context;
+use crate::{BackfillStep, Claim, Finished, Next, Refill, Refilled, RetryOutcome};
+
+/// The states of a row; see the schema.
+const DUE: i64 = 0;
+const CLAIMED: i64 = 1;
+const WAITING: i64 = 2;
+const DELIVERED: i64 = 3;
+const EXHAUSTED: i64 = 4;
+
+const INSERT: &str = "INSERT INTO deliveries
+    (id, project, subscriber, event, replay, lane, status, due_at, claims, incarnation, created_at)
+    VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?7)";
+
+/// Creates the delivery of an event for a subscriber: straight into memory if there is room and its lane is free.
+pub(super) fn insert(
+    context: &mut Context<'_>,
+    project: ProjectNo,
+    event: Seq,
+    body: &Bytes,
+    route: &Route,
+) -> rusqlite::Result<()> {
+    let id = context.draw();
+    let subscriber = route.subscriber;
+    let status = match route.lane {
+        Some(lane) if must_wait(context, subscriber, lane)? => WAITING,
+        _ if context.room.take(subscriber, body.len()) => CLAIMED,
+        _ => DUE,
+    };
+    let claimed = status == CLAIMED;
+    let now = context.group.now;
+    context.conn.prepare_cached(INSERT)?.execute(params![
+        id,
+        project,
+        subscriber,
+        event,
+        route.lane,
+        status,
+        now.as_ms(),
+        u32::from(claimed),
+        claimed.then_some(context.incarnation),
+    ])?;
+    if claimed {
+        context.out.jobs.push(Job {
+            delivery: id,
+            project,
+            subscriber,
+            event,
+            lane: route.lane,
+            attempts: 0,
+            tries: 0,
+            token: 1,
+            accepted_at: now,
+            body: body.clone(),
+        });
+    } else if status == DUE {
+        context.spilled.insert(subscriber);
+    }
+    Ok(())
+}
+
+/// New deliveries of an ordered subscriber queue behind its backfill as a whole, and behind their lane's head.
+fn must_wait(context: &Context<'_>, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<bool> {
+    Ok(context.backfilling.contains_key(&subscriber) || lane_is_busy(context.conn, subscriber, lane)?)
+}
+
+fn lane_is_busy(conn: &Connection, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1")?
+        .exists([subscriber, lane])
+}
+
+const FINISH: &str = "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
+        tries = tries + ?7, lost = 0, incarnation = NULL, finished_at = ?8, reason = ?9
+    WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3";
+
+/// Records the result of an attempt, if its claim still holds, and lets the next of its lane go.
+pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite::Result<()> {
+    let now = context.group.now.as_ms();
+    let (status, due_at, failure, ended_at, reason) = match &finished.next {
+        Next::Delivered => (DELIVERED, None, 0, Some(now), None),
+        Next::RetryAt(at) => (DUE, Some(*at), 1, None, None),
+        Next::PostponedTo(at) => (DUE, Some(*at), 0, None, None),
+        Next::Exhausted(reason) => (EXHAUSTED, None, 1, Some(now), Some(reason)),
+    };
+    let changed = context.conn.prepare_cached(FINISH)?.execute(params![
+        finished.claim.delivery,
+        context.incarnation,
+        finished.claim.token,
+        finished.n,
+        status,
+        due_at.map(Timestamp::as_ms),
+        failure,
+        ended_at,
+        reason,
+    ])?;
+    if changed == 0 {
+        context.out.stale += 1;
+        return Ok(());
+    }
+    insert_attempt(context.conn, finished)?;
+    match (due_at, finished.lane) {
+        (Some(at), _) => context.out.postponed.push((finished.subscriber, at)),
+        (None, Some(lane)) => let_next_go(context, finished.subscriber, lane)?,
+        (None, None) => {}
+    }
+    Ok(())
+}
+
+const INSERT_ATTEMPT: &str = "INSERT OR REPLACE INTO attempts
+    (delivery, n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+
+fn insert_attempt(conn: &Connection, finished: &Finished) -> rusqlite::Result<()> {
+    let attempt = &finished.attempt;
+    let response = attempt
+        .response
+        .as_ref()
+        .map(|head| serde_json::to_string(head).expect("a response head is always JSON"));
+    conn.prepare_cached(INSERT_ATTEMPT)?.execute(params![
+        finished.claim.delivery,
+        finished.n,
+        attempt.at.as_ms(),
+        attempt.status,
+        attempt.error.map(|class| class.name()),
+        attempt.detail,
+        attempt.phases.dns_us,
+        attempt.phases.connect_us,
+        attempt.phases.tls_us,
+        attempt.phases.wait_us,
+        attempt.phases.total_us,
+        response,
+    ])?;
+    Ok(())
+}
+
+/// The first unfinished delivery of a lane.
+struct Head {
+    id: DeliveryNo,
+    event: Seq,
+    status: i64,
+    due_at: Timestamp,
+}
+
+fn head(conn: &Connection, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<Option<Head>> {
+    conn.prepare_cached(
+        "SELECT id, event, status, due_at FROM deliveries
+         WHERE subscriber = ?1 AND lane = ?2 AND status < 3 ORDER BY event, id LIMIT 1",
+    )?
+    .query_row([subscriber, lane], |row| {
+        let due_at = Timestamp::from_ms(row.get(3)?);
+        Ok(Head { id: row.get(0)?, event: row.get(1)?, status: row.get(2)?, due_at })
+    })
+    .optional()
+}
+
+/// The head of a lane, if it waits and nothing older can still be put before it by a backfill.
+fn free_head(
+    conn: &Connection,
+    backfilling: &BTreeMap<SubscriberNo, Seq>,
+    subscriber: SubscriberNo,
+    lane: Lane,
+) -> rusqlite::Result<Option<Head>> {
+    let head = head(conn, subscriber, lane)?.filter(|head| head.status == WAITING);
+    Ok(head.filter(|head| backfilling.get(&subscriber).is_none_or(|after| head.event <= *after)))
+}
+
+/// The head of a lane has ended: its successor goes to memory if there is room, else it is due in the store.
+fn let_next_go(context: &mut Context<'_>, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<()> {
+    let now = context.group.now;
+    let Some(next) = free_head(context.conn, &context.backfilling, subscriber, lane)? else { return Ok(()) };
+    if next.due_at > now {
+        set_due(context.conn, next.id, next.due_at)?;
+        context.out.postponed.push((subscriber, next.due_at));
+    } else if context.room.take(subscriber, 0) {
+        claim(context, next.id)?;
+    } else {
+        set_due(context.conn, next.id, now)?;
+        context.spilled.insert(subscriber);
+    }
+    Ok(())
+}
+
+/// The same without a group: the successor becomes due.
+pub(super) fn make_head_due(
+    conn: &Connection,
+    backfilling: &BTreeMap<SubscriberNo, Seq>,
+    subscriber: SubscriberNo,
+    lane: Lane,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    match free_head(conn, backfilling, subscriber, lane)? {
+        Some(next) => set_due(conn, next.id, next.due_at.max(now)),
+        None => Ok(()),
+    }
+}
+
+fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE deliveries SET status = 0, due_at = ?2 WHERE id = ?1")?
+        .execute(params![id, at.as_ms()])?;
+    Ok(())
+}
+
+const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
+        e.accepted_at, coalesce(d.body, e.body)
+    FROM deliveries d JOIN events e ON e.seq = d.event";
+
+fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
+    Ok(Job {
+        delivery: row.get(0)?,
+        project: row.get(1)?,
+        subscriber: row.get(2)?,
+        event: row.get(3)?,
+        lane: row.get(4)?,
+        attempts: row.get(5)?,
+        tries: row.get(6)?,
+        token: row.get(7)?,
+        accepted_at: Timestamp::from_ms(row.get(8)?),
+        body: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
+    })
+}
+
+fn claim(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Result<()> {
+    let job = context.conn.prepare_cached(&format!("{JOB} WHERE d.id = ?1"))?.query_row([id], job)?;
+    take(context, job)
+}
+
+fn take(context: &mut Context<'_>, job: Job) -> rusqlite::Result<()> {
+    context
+        .conn
+        .prepare_cached("UPDATE deliveries SET status = 1, claims = ?2, incarnation = ?3 WHERE id = ?1")?
+        .execute(params![job.delivery, job.token, context.incarnation])?;
+    context.out.jobs.push(job);
+    Ok(())
+}
+
+/// Gives a claim back unsent: the delivery is due as before.
+pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Result<()> {
+    context
+        .conn
+        .prepare_cached(
+            "UPDATE deliveries SET status = 0, incarnation = NULL
+             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3",
+        )?
+        .execute(params![claim.delivery, context.incarnation, claim.token])?;
+    Ok(())
+}
+
+/// Claims what is due, oldest first, until the wish or memory's bytes are used up.
+pub(super) fn refill(context: &mut Context<'_>, refill: Refill) -> rusqlite::Result<()> {
+    let now = context.group.now.as_ms();
+    let mut jobs = Vec::new();
+    let mut drained = true;
+    {
+        let mut statement = context.conn.prepare_cached(&format!(
+            "{JOB} WHERE d.subscriber = ?1 AND d.status = 0 AND d.due_at <= ?2 ORDER BY d.due_at, d.id LIMIT ?3"
+        ))?;
+        let mut rows = statement.query(params![refill.subscriber, now, refill.jobs as i64 + 1])?;
+        while let Some(row) = rows.next()? {
+            if jobs.len() == refill.jobs || !context.room.take_bytes(row.get_ref(9)?.as_blob()?.len()) {
+                drained = false;
+                break;
+            }
+            jobs.push(job(row)?);
+        }
+    }
+    for job in jobs {
+        take(context, job)?;
+    }
+    let next_due = first_due(context.conn, refill.subscriber)?;
+    context.out.refilled.push(Refilled { subscriber: refill.subscriber, drained, next_due });
+    Ok(())
+}
+
+fn first_due(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<Option<Timestamp>> {
+    conn.prepare_cached(
+        "SELECT due_at FROM deliveries WHERE subscriber = ?1 AND status = 0 ORDER BY due_at, id LIMIT 1",
+    )?
+    .query_row([subscriber], |row| row.get(0).map(Timestamp::from_ms))
+    .optional()
+}
+
+/// For each subscriber with work in the store, when its first is due: one index look-up each.
+pub(super) fn due(conn: &Connection) -> rusqlite::Result<Vec<(SubscriberNo, Timestamp)>> {
+    let mut statement = conn.prepare("SELECT no FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?;
+    let subscribers = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut due = Vec::new();
+    for subscriber in subscribers {
+        due.extend(first_due(conn, subscriber)?.map(|at| (subscriber, at)));
+    }
+    Ok(due)
+}
+
+/// Creates the deliveries of one step of a backfill and moves its mark, or does nothing if the mark has moved.
+pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqlite::Result<()> {
+    if context.backfilling.get(&step.subscriber) != Some(&step.after) {
+        return Ok(());
+    }
+    let done = step.through >= step.until;
+    for (event, lane) in &step.matched {
+        insert_past(context, step, *event, *lane)?;
+    }
+    context
+        .conn
+        .prepare_cached("UPDATE subscribers SET backfill_after = ?2 WHERE no = ?1")?
+        .execute(params![step.subscriber, (!done).then_some(step.through)])?;
+    context.backfilling.insert(step.subscriber, step.through);
+    if done {
+        context.backfilling.remove(&step.subscriber);
+        context.out.backfilled.push(step.subscriber);
+        open_lanes(context, step.subscriber)?;
+    }
+    context.spilled.insert(step.subscriber);
+    Ok(())
+}
+
+fn insert_past(
+    context: &mut Context<'_>,
+    step: &BackfillStep,
+    event: Seq,
+    lane: Option<Lane>,
+) -> rusqlite::Result<()> {
+    let older = match lane {
+        None => false,
+        Some(lane) => head(context.conn, step.subscriber, lane)?.is_some_and(|head| head.event < event),
+    };
+    let id = context.draw();
+    let status = if older { WAITING } else { DUE };
+    let now = context.group.now.as_ms();
+    let values = params![id, step.project, step.subscriber, event, lane, status, now, 0, None::<i64>];
+    context.conn.prepare_cached(INSERT)?.execute(values)?;
+    Ok(())
+}
+
+/// After a backfill, lanes that only live events entered have a waiting head: it becomes due.
+fn open_lanes(context: &mut Context<'_>, subscriber: SubscriberNo) -> rusqlite::Result<()> {
+    let lanes = context
+        .conn
+        .prepare_cached("SELECT DISTINCT lane FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3")?
+        .query_map([subscriber], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<Lane>>>()?;
+    for lane in lanes {
+        make_head_due(context.conn, &context.backfilling, subscriber, lane, context.group.now)?;
+    }
+    Ok(())
+}
+
+/// A manual retry: due now with a fresh schedule, unless an older one of its lane is unfinished or any is in flight.
+pub(super) fn retry(
+    writer: &mut Writer,
+    project: ProjectNo,
+    delivery: DeliveryNo,
+    now: Timestamp,
+) -> rusqlite::Result<RetryOutcome> {
+    let tx = writer.conn.transaction()?;
+    let Some((row, _)) = super::read::one(&tx, project, delivery)? else { return Ok(RetryOutcome::NotFound) };
+    if matches!(row.status, Status::Delivered | Status::Sending | Status::Cancelled) {
+        return Ok(RetryOutcome::Refused(row.status));
+    }
+    let free = match row.lane {
+        None => true,
+        Some(lane) => make_way(&tx, row.subscriber, lane, delivery)?,
+    };
+    tx.prepare_cached(
+        "UPDATE deliveries SET status = ?2, due_at = ?3, tries = 0, lost = 0, finished_at = NULL, reason = NULL
+         WHERE id = ?1",
+    )?
+    .execute(params![delivery, if free { DUE } else { WAITING }, now.as_ms()])?;
+    tx.commit()?;
+    Ok(if free { RetryOutcome::Due { subscriber: row.subscriber } } else { RetryOutcome::Queued })
+}
+
+/// Clears a lane for a retry, if it may go first: a younger head that is not in flight steps back.
+fn make_way(
+    conn: &Connection,
+    subscriber: SubscriberNo,
+    lane: Lane,
+    delivery: DeliveryNo,
+) -> rusqlite::Result<bool> {
+    let other = conn
+        .prepare_cached(
+            "SELECT id, status, event > (SELECT event FROM deliveries WHERE id = ?3) FROM deliveries
+             WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND id <> ?3 ORDER BY event, id LIMIT 1",
+        )?
+        .query_row(params![subscriber, lane, delivery], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    match other {
+        None => Ok(true),
+        Some((id, status, true)) if status != CLAIMED => {
+            let id: DeliveryNo = id;
+            conn.prepare_cached("UPDATE deliveries SET status = 2 WHERE id = ?1")?.execute([id])?;
+            Ok(true)
+        }
+        Some(_) => Ok(false),
+    }
+}

@@ -1,0 +1,189 @@
+//! Events: appended, looked up, listed. Never changed.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::event::{Event, Fingerprint, lookup_range};
+use tidegate_core::id::{ProjectNo, Seq, SubscriberNo};
+use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::time::Timestamp;
+
+use super::commit::Context;
+use super::dedupe::{Dedupe, Delta};
+use crate::{BackfillStep, EventFilter, EventRow, Page, RoutedUnit, UnitStatus, fingerprint_from};
+
+/// Whether a unit is there already, and if so, how it compares.
+pub(super) fn known(
+    context: &Context<'_>,
+    dedupe: &Dedupe,
+    project: ProjectNo,
+    routed: &RoutedUnit,
+) -> rusqlite::Result<Option<UnitStatus>> {
+    for (index, (event, key)) in routed.unit.events.iter().zip(&routed.keys).enumerate() {
+        for seq in dedupe.candidates(context.conn, &context.delta, *key..*key + 1)? {
+            match same_id(context.conn, seq, project, event)? {
+                None => {}
+                Some(print) if index == 0 && print == Some(routed.unit.fingerprint) => {
+                    return Ok(Some(UnitStatus::Duplicate));
+                }
+                Some(_) => return Ok(Some(UnitStatus::Conflict)),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The fingerprint of event `seq`, if it really has this source and id: a shared key alone proves nothing.
+fn same_id(
+    conn: &Connection,
+    seq: Seq,
+    project: ProjectNo,
+    event: &Event,
+) -> rusqlite::Result<Option<Option<Fingerprint>>> {
+    conn.prepare_cached("SELECT fingerprint FROM events WHERE seq = ?1 AND project = ?2 AND source = ?3 AND id = ?4")?
+        .query_row(params![seq, project, event.source, event.id], |row| {
+            Ok(fingerprint_from(row.get_ref(0)?.as_blob()?))
+        })
+        .optional()
+}
+
+const INSERT: &str = "INSERT INTO events
+    (seq, project, incarnation, version, day, accepted_at, time, source, id, type, subject, fingerprint, body)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+
+pub(super) fn insert(
+    context: &Context<'_>,
+    project: ProjectNo,
+    seq: Seq,
+    event: &Event,
+    fingerprint: &Fingerprint,
+) -> rusqlite::Result<()> {
+    let now = context.group.now;
+    context.conn.prepare_cached(INSERT)?.execute(params![
+        seq,
+        project,
+        context.incarnation,
+        context.group.version,
+        now.day(),
+        now.as_ms(),
+        event.time.as_ms(),
+        event.source,
+        event.id,
+        event.type_name,
+        event.subject,
+        fingerprint.as_slice(),
+        &event.body[..],
+    ])?;
+    Ok(())
+}
+
+const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
+
+fn event_row(row: &Row<'_>) -> rusqlite::Result<EventRow> {
+    Ok(EventRow {
+        seq: row.get(0)?,
+        version: row.get(1)?,
+        accepted_at: Timestamp::from_ms(row.get(2)?),
+        time: Timestamp::from_ms(row.get(3)?),
+        id: row.get(4)?,
+        source: row.get(5)?,
+        type_name: row.get(6)?,
+        subject: row.get(7)?,
+        body: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
+    })
+}
+
+/// The events with this id, one per source.
+pub(super) fn by_id(
+    conn: &Connection,
+    dedupe: &Mutex<Dedupe>,
+    project: ProjectNo,
+    id: &str,
+) -> rusqlite::Result<Vec<EventRow>> {
+    let candidates = dedupe
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .candidates(conn, &Delta::default(), lookup_range(project, id))?;
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1 AND project = ?2 AND id = ?3");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut found = Vec::new();
+    for seq in candidates {
+        found.extend(statement.query_row(params![seq, project, id], event_row).optional()?);
+    }
+    Ok(found)
+}
+
+/// A page of events, newest first. Looks at a bounded number of rows; a rare hit may need several pages.
+pub(super) fn list(
+    conn: &Connection,
+    project: ProjectNo,
+    filter: &EventFilter,
+) -> rusqlite::Result<Page<EventRow>> {
+    let by_type = if filter.type_name.is_some() { " AND type = ?3" } else { " AND ?3 IS NULL" };
+    let sql =
+        format!("SELECT {COLUMNS}, project FROM events WHERE seq < ?1 AND project = ?2{by_type} ORDER BY seq DESC LIMIT ?4");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let before = filter.before.unwrap_or(Seq::MAX);
+    let mut rows =
+        statement.query(params![before, project, filter.type_name, PAGE_ROWS_SCANNED_MAX as i64])?;
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut scanned = 0;
+    while let Some(row) = rows.next()? {
+        let seq: Seq = row.get(0)?;
+        if page.items.len() == filter.limit {
+            return Ok(page);
+        }
+        scanned += 1;
+        if wanted(row, filter)? {
+            page.items.push(event_row(row)?);
+        }
+        page.next = Some(seq);
+    }
+    if scanned < PAGE_ROWS_SCANNED_MAX {
+        page.next = None;
+    }
+    Ok(page)
+}
+
+fn wanted(row: &Row<'_>, filter: &EventFilter) -> rusqlite::Result<bool> {
+    let time = Timestamp::from_ms(row.get(3)?);
+    if filter.from.is_some_and(|from| time < from) || filter.to.is_some_and(|to| time >= to) {
+        return Ok(false);
+    }
+    if let Some(source) = &filter.source
+        && row.get_ref(5)?.as_str()? != source
+    {
+        return Ok(false);
+    }
+    match &filter.subject {
+        None => Ok(true),
+        Some(subject) => Ok(row.get_ref(7)?.as_str_or_null()? == Some(subject)),
+    }
+}
+
+/// The next events a backfill looks at, and the step that would cover them.
+pub(super) fn backfill(
+    conn: &Connection,
+    subscriber: SubscriberNo,
+    limit: usize,
+) -> rusqlite::Result<Option<(BackfillStep, Vec<EventRow>)>> {
+    let marks = conn
+        .prepare_cached(
+            "SELECT project, backfill_after, backfill_until, backfill_from FROM subscribers
+             WHERE no = ?1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
+        )?
+        .query_row([subscriber], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .optional()?;
+    let Some((project, after, until, from)) = marks else { return Ok(None) };
+    let from: i64 = from;
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE seq > ?1 AND seq <= ?2 AND project = ?3 AND accepted_at >= ?4 ORDER BY seq LIMIT ?5"
+    );
+    let events = conn
+        .prepare_cached(&sql)?
+        .query_map(params![after, until, project, from, limit as i64], event_row)?
+        .collect::<rusqlite::Result<Vec<EventRow>>>()?;
+    let through = if events.len() < limit { until } else { events.last().map_or(until, |event| event.seq) };
+    Ok(Some((BackfillStep { subscriber, project, after, through, until, matched: Vec::new() }, events)))
+}

@@ -1,0 +1,300 @@
+//! The embedded store: one SQLite file, one writer, group commit.
+//!
+//! Every group is one `BEGIN IMMEDIATE` transaction with cached statements; `synchronous=FULL` makes its commit a
+//! promise. Opening the store voids the claims of whoever held it before: there is never a second process, a lock
+//! file sees to that.
+
+mod commit;
+mod configuration;
+mod db;
+mod dedupe;
+mod deliveries;
+mod events;
+mod read;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::limits::CLAIMS_LOST_MAX;
+use tidegate_core::time::Timestamp;
+
+use crate::{
+    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter, DeliveryRow, Error,
+    EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
+};
+pub use db::Calls;
+use db::Readers;
+use dedupe::Dedupe;
+
+const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_init.sql")];
+
+/// The embedded store.
+pub struct SqliteStore {
+    writer: Arc<Mutex<Writer>>,
+    readers: Arc<Readers>,
+    dedupe: Arc<Mutex<Dedupe>>,
+    calls: Calls,
+    incarnation: Incarnation,
+    salt: Vec<u8>,
+    latest: Timestamp,
+    _lock: File,
+}
+
+/// What only the writing connection touches.
+struct Writer {
+    conn: Connection,
+    path: PathBuf,
+    dedupe: Arc<Mutex<Dedupe>>,
+    incarnation: Incarnation,
+    version: Version,
+    next_no: i64,
+    /// Subscribers whose backfill is under way, and how far it has come.
+    backfilling: BTreeMap<SubscriberNo, Seq>,
+}
+
+/// An error of SQLite, as the caller sees it.
+fn failed(error: rusqlite::Error) -> Error {
+    Error::Unavailable(error.to_string())
+}
+
+impl SqliteStore {
+    /// Opens or creates the store in `dir`. `salt` is kept only by a new one.
+    pub fn open(dir: &Path, salt: &[u8], now: Timestamp, calls: Calls) -> Result<Self> {
+        std::fs::create_dir_all(dir)
+            .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
+        let lock = lock(dir)?;
+        let path = dir.join("tidegate.db");
+        let conn = db::open_writer(&path)?;
+        migrate(&conn)?;
+        let mut writer = Writer::start(conn, path.clone(), salt, now)?;
+        let latest = writer.latest().map_err(failed)?;
+        writer.void_claims(now.max(latest)).map_err(failed)?;
+        let salt = writer.meta("salt").map_err(failed)?;
+        Ok(Self {
+            readers: Readers::new(&path, calls),
+            dedupe: Arc::clone(&writer.dedupe),
+            incarnation: writer.incarnation,
+            writer: Arc::new(Mutex::new(writer)),
+            calls,
+            salt,
+            latest,
+            _lock: lock,
+        })
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        db::call(self.calls, &self.writer, work).await
+    }
+}
+
+/// Keeps a second process out for as long as the file is open.
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|error| Error::Unusable(format!("cannot open {}: {error}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Unusable(format!(
+            "another process uses {}: stop it, or give this one its own --data-dir",
+            dir.display()
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(Error::Unusable(format!("cannot lock {}: {error}", path.display())))
+        }
+    }
+}
+
+fn migrate(conn: &Connection) -> Result<()> {
+    let have: usize = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    if have > MIGRATIONS.len() {
+        return Err(Error::Unusable(format!(
+            "the database has schema {have}, this version knows {}: run the newer version",
+            MIGRATIONS.len()
+        )));
+    }
+    for (number, sql) in MIGRATIONS.iter().enumerate().skip(have) {
+        let step = format!("BEGIN IMMEDIATE; {sql} PRAGMA user_version = {}; COMMIT;", number + 1);
+        conn.execute_batch(&step).map_err(failed)?;
+    }
+    Ok(())
+}
+
+impl Writer {
+    fn start(conn: Connection, path: PathBuf, salt: &[u8], now: Timestamp) -> Result<Self> {
+        let tx = conn.unchecked_transaction().map_err(failed)?;
+        let fresh = params![salt, now.as_ms()];
+        let seeds = [
+            "INSERT OR IGNORE INTO meta VALUES ('salt', ?1)",
+            "INSERT OR IGNORE INTO meta VALUES ('version', 1)",
+            "INSERT OR IGNORE INTO meta VALUES ('incarnation', 0)",
+            "INSERT OR IGNORE INTO projects (no, id, created_at) VALUES (1, 'default', ?2)",
+            "UPDATE meta SET value = value + 1 WHERE name = 'incarnation'",
+        ];
+        for sql in seeds {
+            let mut statement = tx.prepare(sql).map_err(failed)?;
+            let count = statement.parameter_count();
+            match count {
+                0 => statement.execute([]),
+                1 => statement.execute([salt]),
+                _ => statement.execute(fresh),
+            }
+            .map_err(failed)?;
+        }
+        tx.commit().map_err(failed)?;
+        let dedupe = Dedupe::load(&conn).map_err(failed)?;
+        let mut writer = Self {
+            conn,
+            path,
+            dedupe: Arc::new(Mutex::new(dedupe)),
+            incarnation: 0,
+            version: 0,
+            next_no: 0,
+            backfilling: BTreeMap::new(),
+        };
+        writer.read_counters().map_err(failed)?;
+        Ok(writer)
+    }
+
+    fn read_counters(&mut self) -> rusqlite::Result<()> {
+        self.incarnation = self.meta("incarnation")?;
+        self.version = self.meta("version")?;
+        let last = "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
+        self.next_no = self.conn.query_row(last, [], |row| row.get::<_, i64>(0))? + 1;
+        let mut statement = self.conn.prepare(
+            "SELECT no, backfill_after FROM subscribers WHERE backfill_after IS NOT NULL AND deleted_at IS NULL",
+        )?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.backfilling = rows.collect::<rusqlite::Result<_>>()?;
+        Ok(())
+    }
+
+    fn meta<T: rusqlite::types::FromSql>(&self, name: &str) -> rusqlite::Result<T> {
+        self.conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
+    }
+
+    /// The last instant anything here was written at, as far as the newest rows tell.
+    fn latest(&self) -> rusqlite::Result<Timestamp> {
+        let newest = [
+            "SELECT accepted_at FROM events ORDER BY seq DESC LIMIT 1",
+            "SELECT created_at FROM deliveries ORDER BY id DESC LIMIT 1",
+            "SELECT at FROM attempts ORDER BY delivery DESC, n DESC LIMIT 1",
+        ];
+        let mut latest = Timestamp::from_ms(0);
+        for sql in newest {
+            if let Some(ms) = self.conn.query_row(sql, [], |row| row.get(0)).optional()? {
+                latest = latest.max(Timestamp::from_ms(ms));
+            }
+        }
+        Ok(latest)
+    }
+
+    /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
+    /// they are due again, under the same id. What was in hand at too many such ends is set aside.
+    fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
+        let tx = self.conn.transaction()?;
+        let lost = tx
+            .prepare("SELECT id, subscriber, lane, lost + 1 FROM deliveries WHERE status = 1")?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+            .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
+        for (id, subscriber, lane, lost) in lost {
+            if lost < CLAIMS_LOST_MAX {
+                tx.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
+                    .execute(params![id, lost])?;
+                continue;
+            }
+            let reason = format!("set aside after the process ended {lost} times while it was being sent");
+            tx.prepare_cached(
+                "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
+            )?
+            .execute(params![id, lost, now.as_ms(), reason])?;
+            if let Some(lane) = lane {
+                deliveries::make_head_due(&tx, &self.backfilling, subscriber, lane, now)?;
+            }
+        }
+        tx.commit()
+    }
+
+    /// After an I/O error the connection's view of the file can not be trusted: close it and look again.
+    fn reopen(&mut self) -> Result<()> {
+        let conn = db::open_writer(&self.path)?;
+        self.conn = conn;
+        self.version = self.meta("version").map_err(failed)?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
+        self.write(move |writer| commit::commit(writer, &group)).await
+    }
+
+    async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
+        self.write(move |writer| configuration::change(writer, &change, now)).await
+    }
+
+    async fn configuration(&self, since: Version) -> Result<Configuration> {
+        self.readers.read(move |conn| configuration::load(conn, since).map_err(failed)).await
+    }
+
+    async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {
+        self.readers.read(|conn| deliveries::due(conn).map_err(failed)).await
+    }
+
+    async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
+        self.write(move |writer| deliveries::retry(writer, project, delivery, now).map_err(failed)).await
+    }
+
+    async fn backfill(&self, subscriber: SubscriberNo, limit: usize) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
+        self.readers.read(move |conn| events::backfill(conn, subscriber, limit).map_err(failed)).await
+    }
+
+    async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {
+        self.readers.read(move |conn| events::list(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
+        let dedupe = Arc::clone(&self.dedupe);
+        self.readers.read(move |conn| events::by_id(conn, &dedupe, project, &id).map_err(failed)).await
+    }
+
+    async fn trace(&self, project: ProjectNo, event: Seq) -> Result<Trace> {
+        self.readers.read(move |conn| read::trace(conn, project, event).map_err(failed)).await
+    }
+
+    async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>> {
+        self.readers.read(move |conn| read::list(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn delivery(&self, project: ProjectNo, no: DeliveryNo) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
+        self.readers.read(move |conn| read::one(conn, project, no).map_err(failed)).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        self.readers.read(|conn| read::backlog(conn).map_err(failed)).await
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+}

@@ -1,0 +1,186 @@
+//! Deliveries as people look at them: listed, opened, traced, counted.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
+use tidegate_core::delivery::Status;
+use tidegate_core::id::{DeliveryNo, ProjectNo, Seq};
+use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::time::Timestamp;
+
+use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, TraceRule};
+
+const SELECT: &str = "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
+        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event
+    FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
+
+fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
+    let no = row.get(0)?;
+    Ok(DeliveryRow {
+        no,
+        subscriber: row.get(1)?,
+        subscriber_id: row.get(2)?,
+        status: status(row)?,
+        attempts: row.get(4)?,
+        due_at: Timestamp::from_ms(row.get(5)?),
+        created_at: Timestamp::from_ms(row.get(6)?),
+        finished_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_ms),
+        reason: row.get(8)?,
+        lane: row.get(9)?,
+        events: event_ids(conn, no, row.get(12)?)?,
+    })
+}
+
+/// `held` and `cancelled` follow from the subscriber; see the schema.
+fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
+    let (status, attempts): (i64, u32) = (row.get(3)?, row.get(4)?);
+    let (active, deleted): (bool, bool) = (row.get(10)?, row.get(11)?);
+    Ok(match status {
+        3 => Status::Delivered,
+        4 => Status::Exhausted,
+        5 => Status::Expired,
+        1 => Status::Sending,
+        _ if deleted => Status::Cancelled,
+        _ if !active => Status::Held,
+        _ if attempts > 0 => Status::Retrying,
+        _ => Status::Pending,
+    })
+}
+
+fn event_ids(conn: &Connection, delivery: DeliveryNo, first: Seq) -> rusqlite::Result<Vec<String>> {
+    let mut ids = vec![event_id(conn, first)?];
+    let mut statement =
+        conn.prepare_cached("SELECT event FROM delivery_events WHERE delivery = ?1 ORDER BY position")?;
+    let mut rows = statement.query([delivery])?;
+    while let Some(row) = rows.next()? {
+        ids.push(event_id(conn, row.get(0)?)?);
+    }
+    Ok(ids)
+}
+
+fn event_id(conn: &Connection, seq: Seq) -> rusqlite::Result<String> {
+    conn.prepare_cached("SELECT id FROM events WHERE seq = ?1")?.query_row([seq], |row| row.get(0))
+}
+
+/// A page of deliveries, newest first. Looks at a bounded number of rows.
+pub(super) fn list(
+    conn: &Connection,
+    project: ProjectNo,
+    filter: &DeliveryFilter,
+) -> rusqlite::Result<Page<DeliveryRow>> {
+    let narrow = match (filter.subscriber, filter.status) {
+        (Some(_), _) => "d.subscriber = ?3",
+        (None, Some(Status::Exhausted)) => "d.status = 4 AND ?3 IS NULL",
+        (None, _) => "?3 IS NULL",
+    };
+    let sql =
+        format!("{SELECT} WHERE {narrow} AND d.id < ?1 AND d.project = ?2 ORDER BY d.id DESC LIMIT ?4");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let before = filter.before.unwrap_or(DeliveryNo::MAX);
+    let mut rows =
+        statement.query(params![before, project, filter.subscriber, PAGE_ROWS_SCANNED_MAX as i64])?;
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut scanned = 0;
+    while let Some(row) = rows.next()? {
+        if page.items.len() == filter.limit {
+            return Ok(page);
+        }
+        scanned += 1;
+        let found = status(row)?;
+        if filter.status.is_none_or(|wanted| wanted == found) {
+            page.items.push(delivery_row(conn, row)?);
+        }
+        page.next = Some(row.get(0)?);
+    }
+    if scanned < PAGE_ROWS_SCANNED_MAX {
+        page.next = None;
+    }
+    Ok(page)
+}
+
+pub(super) fn one(
+    conn: &Connection,
+    project: ProjectNo,
+    no: DeliveryNo,
+) -> rusqlite::Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
+    let found = conn
+        .prepare_cached(&format!("{SELECT} WHERE d.id = ?1 AND d.project = ?2"))?
+        .query_row([no, project], |row| delivery_row(conn, row))
+        .optional()?;
+    let Some(delivery) = found else { return Ok(None) };
+    let attempts = conn
+        .prepare_cached(
+            "SELECT n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response
+             FROM attempts WHERE delivery = ?1 ORDER BY n",
+        )?
+        .query_map([no], attempt_row)?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Some((delivery, attempts)))
+}
+
+fn attempt_row(row: &Row<'_>) -> rusqlite::Result<AttemptRow> {
+    let error: Option<String> = row.get(3)?;
+    let response: Option<String> = row.get(10)?;
+    let phases = Phases {
+        dns_us: row.get(5)?,
+        connect_us: row.get(6)?,
+        tls_us: row.get(7)?,
+        wait_us: row.get(8)?,
+        total_us: row.get(9)?,
+    };
+    let attempt = Attempt {
+        at: Timestamp::from_ms(row.get(1)?),
+        status: row.get(2)?,
+        error: error.and_then(|name| ErrorClass::parse(&name)),
+        detail: row.get(4)?,
+        phases,
+        response: response.and_then(|text| serde_json::from_str(&text).ok()),
+    };
+    Ok(AttemptRow { n: row.get(0)?, attempt })
+}
+
+pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
+    let mut statement = conn.prepare_cached(&format!(
+        "{SELECT} WHERE d.project = ?2
+         AND (d.event = ?1 OR d.id IN (SELECT delivery FROM delivery_events WHERE event = ?1)) ORDER BY d.id"
+    ))?;
+    let mut rows = statement.query([event, project])?;
+    let mut trace = Trace::default();
+    while let Some(row) = rows.next()? {
+        trace.deliveries.push(delivery_row(conn, row)?);
+    }
+    trace.rules = conn
+        .prepare_cached(
+            "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL
+             FROM subscribers s JOIN events e ON e.seq = ?1
+             LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
+                (SELECT max(w.version) FROM subscriber_versions w
+                 WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
+             WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no",
+        )?
+        .query_map([event, project], |row| {
+            let rule = TraceRule { subscriber: row.get(0)?, subscriber_id: row.get(1)?, definition: row.get(2)? };
+            Ok((rule, row.get::<_, bool>(3)?))
+        })?
+        .filter_map(|row| row.map(|(rule, listed)| listed.then_some(rule)).transpose())
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(trace)
+}
+
+pub(super) fn backlog(conn: &Connection) -> rusqlite::Result<Backlog> {
+    let mut backlog = Backlog::default();
+    let subscribers = conn
+        .prepare_cached("SELECT no, active FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<(i64, bool)>>>()?;
+    let mut due = conn.prepare_cached("SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0")?;
+    let mut laned = conn.prepare_cached(
+        "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3 AND status = 2",
+    )?;
+    for (no, active) in subscribers {
+        let waiting: u64 = due.query_row([no], |row| row.get::<_, u64>(0))? + laned.query_row([no], |row| row.get::<_, u64>(0))?;
+        *(if active { &mut backlog.waiting } else { &mut backlog.held }) += waiting;
+    }
+    backlog.exhausted =
+        conn.query_row("SELECT count(*) FROM deliveries WHERE status = 4", [], |row| row.get(0))?;
+    Ok(backlog)
+}
