@@ -15,3 +15,5 @@ pub mod event;
 pub mod delivery;
 
 pub mod attempt;
+
+pub mod egress;
