@@ -17,3 +17,6 @@ pub mod delivery;
 pub mod attempt;
 
 pub mod egress;
+pub mod headers;
+pub mod retry_after;
+pub mod sign;
