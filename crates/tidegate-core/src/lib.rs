@@ -10,7 +10,15 @@ pub mod limits;
 pub mod id;
 pub mod time;
 
+pub mod json;
+
 pub mod event;
+
+pub mod ingest;
+
+pub mod subscriber;
+
+pub mod route;
 
 pub mod delivery;
 
