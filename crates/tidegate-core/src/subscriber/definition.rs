@@ -1,0 +1,202 @@
+//! The definition of a subscriber: plain values, printed and read as the API's JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::rate::Rate;
+use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
+use crate::route::path::Path;
+use crate::route::pattern::Pattern;
+use crate::time::Span;
+
+/// What its owner says about a subscriber.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// A label; need not be unique.
+    #[serde(default)]
+    pub name: String,
+    /// Which events it wants.
+    #[serde(default, rename = "match")]
+    pub matching: Match,
+    /// How many events become one delivery.
+    #[serde(default)]
+    pub fold: Fold,
+    /// Where they go.
+    pub destination: Destination,
+    /// What must not overtake what.
+    #[serde(default)]
+    pub order: Order,
+    /// How much at once.
+    #[serde(default)]
+    pub limits: Limits,
+    /// When to try again.
+    #[serde(default)]
+    pub retry: Retry,
+}
+
+/// Which events a subscriber wants: all that pass every part that is given. Nothing given is everything.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Match {
+    /// Any of these types; empty means any type.
+    pub types: Vec<Pattern>,
+    /// Any of these sources; empty means any source.
+    pub sources: Vec<Pattern>,
+    /// A CEL condition over the event.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+}
+
+/// How many events become one delivery. Only `each`: one event, one delivery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fold;
+
+impl Serialize for Fold {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        BTreeMap::from([("mode", "each")]).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fold {
+    /// The mode is looked at before anything else, so that a fold of the future is refused for its mode and not
+    /// for the first of its terms.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let terms = BTreeMap::<String, serde_json::Value>::deserialize(deserializer)?;
+        match terms.get("mode").map(|mode| mode.as_str().unwrap_or_default()) {
+            None => return Err(D::Error::missing_field("mode")),
+            Some("each") => {}
+            Some(mode) => {
+                let mode: String = mode.chars().take(40).collect();
+                return Err(D::Error::custom(format!(
+                    "fold mode `{mode}` is not supported; use {{\"mode\":\"each\"}} or leave `fold` out"
+                )));
+            }
+        }
+        match terms.keys().find(|term| *term != "mode") {
+            Some(term) => Err(D::Error::unknown_field(term, &["mode"])),
+            None => Ok(Self),
+        }
+    }
+}
+
+/// Where deliveries go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Destination {
+    /// What stands there.
+    #[serde(default)]
+    pub kind: DestinationKind,
+    /// The endpoint.
+    pub url: String,
+    /// Headers to send along.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// What stands at a destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DestinationKind {
+    /// An HTTP endpoint that takes signed POST requests.
+    #[default]
+    Webhook,
+}
+
+/// What must not overtake what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Order {
+    /// What puts events in one lane.
+    pub by: OrderBy,
+    /// What becomes of an event without that attribute.
+    pub missing: Missing,
+}
+
+/// What puts events in one lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OrderBy {
+    /// Nothing: deliveries are independent.
+    #[default]
+    None,
+    /// The subscriber: one lane for all it gets.
+    Subscriber,
+    /// The value at this path: one lane per value.
+    Path(Path),
+}
+
+/// What becomes of an event that lacks the order attribute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// It is not delivered, and its trace says why.
+    #[default]
+    Skip,
+    /// It is delivered outside the lanes.
+    Unordered,
+}
+
+/// How much at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Attempts under way at once.
+    pub concurrency: u32,
+    /// Deliveries per time; absent means as fast as the receiver takes them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Total deadline of one attempt.
+    pub timeout: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { concurrency: CONCURRENCY_DEFAULT, rate: None, timeout: Span::from_ms(TIMEOUT_DEFAULT_MS) }
+    }
+}
+
+/// When to try again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// The delay before each retry; empty means one attempt only.
+    pub schedule: Vec<Span>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { schedule: [1, 2, 4, 8, 16].map(|minutes| Span::from_ms(minutes * 60_000)).to_vec() }
+    }
+}
+
+impl fmt::Display for OrderBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Subscriber => f.write_str("subscriber"),
+            Self::Path(path) => f.write_str(path.as_str()),
+        }
+    }
+}
+
+impl Serialize for OrderBy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderBy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "none" => Ok(Self::None),
+            "subscriber" => Ok(Self::Subscriber),
+            path => Path::parse(path)
+                .map(Self::Path)
+                .map_err(|problem| D::Error::custom(format!("{problem}, or \"none\" or \"subscriber\""))),
+        }
+    }
+}

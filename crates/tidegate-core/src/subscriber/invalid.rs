@@ -1,0 +1,87 @@
+//! Why a subscriber was refused, for its owner to act on.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
+
+/// What is wrong with a definition, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Invalid {
+    /// Stable name of the reason, for programs.
+    pub code: &'static str,
+    /// Which field, for example `match.where`.
+    pub field: Option<String>,
+    /// What is wrong and what to do about it, for people.
+    pub detail: String,
+    /// It is not JSON at all (400) rather than wrong JSON (422).
+    pub syntax: bool,
+}
+
+impl Invalid {
+    pub(super) fn new(code: &'static str, field: &str, detail: impl Into<String>) -> Self {
+        Self { code, field: Some(field.to_owned()), detail: detail.into(), syntax: false }
+    }
+
+    fn syntax(problem: &str) -> Self {
+        let detail = format!("the body is not valid JSON: {problem}");
+        Self { code: "json_syntax", field: None, detail, syntax: true }
+    }
+}
+
+/// Reads the JSON of the API and says where it went wrong.
+pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
+    if let Err(error) = serde_json::from_slice::<IgnoredAny>(text) {
+        return Err(Invalid::syntax(&error.to_string()));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        explain(&path, &error.into_inner())
+    })
+}
+
+pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
+    if error.classify() != Category::Data {
+        return Invalid::syntax(&error.to_string());
+    }
+    let problem = error.to_string();
+    let problem = problem.split(" at line ").next().unwrap_or_default();
+    let code = code(path, problem);
+    // A field that is missing or repeated is noticed at the object around it.
+    let inner =
+        matches!(code, "field_missing" | "field_repeated").then(|| problem.split('`').nth(1)).flatten();
+    let field = match (path, inner) {
+        (".", inner) => inner.map(str::to_owned),
+        (path, Some(inner)) => Some(format!("{path}.{inner}")),
+        (path, None) => Some(path.to_owned()),
+    };
+    let detail = match &field {
+        Some(field) => format!("`{field}`: {problem}"),
+        None => problem.to_owned(),
+    };
+    Invalid { code, field, detail, syntax: false }
+}
+
+/// serde tells its kinds of error apart only in words; the tests pin those words.
+fn code(path: &str, problem: &str) -> &'static str {
+    const BY_WORDS: [(&str, &str); 7] = [
+        ("unknown field", "field_unknown"),
+        ("missing field", "field_missing"),
+        ("duplicate field", "field_repeated"),
+        ("invalid type", "field_type"),
+        ("invalid value", "field_type"),
+        ("unknown variant", "field_value"),
+        ("fold mode", "fold_unsupported"),
+    ];
+    const BY_PLACE: [(&str, &str); 5] = [
+        ("match.", "pattern_invalid"),
+        ("order.by", "path_invalid"),
+        ("limits.rate", "rate_invalid"),
+        ("limits.timeout", "duration_invalid"),
+        ("retry.schedule", "duration_invalid"),
+    ];
+    let words = BY_WORDS.iter().find(|(words, _)| problem.starts_with(words));
+    let place = || BY_PLACE.iter().find(|(place, _)| path.starts_with(place));
+    words.or_else(place).map_or("field_value", |(_, code)| code)
+}

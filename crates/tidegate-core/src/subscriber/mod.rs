@@ -1,0 +1,26 @@
+//! A subscriber as its owner describes it: what it wants, where it goes, how carefully.
+//!
+//! Bytes of the API become a checked [`Definition`], at creation ([`Creation`]) or by a merge patch ([`patch`]); the
+//! definition prints back as JSON with its defaults filled in, which is also how it is stored.
+//! Promises: what is not supported is refused, never parsed and forgotten; a patch is checked only where it
+//! changes something, so that a stricter installation does not lock its older subscribers.
+//! Does not: know addresses or header rules (checks of those are handed in), nor match anything ([`crate::route`]).
+
+mod creation;
+mod definition;
+mod invalid;
+mod patch;
+mod rate;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::creation::{Creation, Start};
+pub use self::definition::{
+    Definition, Destination, DestinationKind, Fold, Limits, Match, Missing, Order, OrderBy, Retry,
+};
+pub use self::invalid::Invalid;
+pub use self::patch::{Patched, Section, patch};
+pub use self::rate::Rate;
+pub use self::validate::{CheckHeaders, CheckUrl, check_secret, validate};

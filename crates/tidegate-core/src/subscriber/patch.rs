@@ -1,0 +1,129 @@
+//! Changing a subscriber: a JSON merge patch (RFC 7396) on its definition, where `null` means the default.
+
+use serde_json::{Map, Value};
+
+use super::definition::Definition;
+use super::invalid::{Invalid, explain, read};
+use super::validate::{CheckHeaders, CheckUrl, validate_section};
+
+/// A part of a definition that changes and is checked as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// The label.
+    Name,
+    /// `match`.
+    Match,
+    /// `fold`.
+    Fold,
+    /// `destination`.
+    Destination,
+    /// `order`.
+    Order,
+    /// `limits`.
+    Limits,
+    /// `retry`.
+    Retry,
+}
+
+impl Section {
+    /// Every section, in the order of the definition.
+    pub const ALL: [Self; 7] =
+        [Self::Name, Self::Match, Self::Fold, Self::Destination, Self::Order, Self::Limits, Self::Retry];
+
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Match => "match",
+            Self::Fold => "fold",
+            Self::Destination => "destination",
+            Self::Order => "order",
+            Self::Limits => "limits",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+/// What a patch makes of a subscriber.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patched {
+    /// The whole new definition.
+    pub definition: Definition,
+    /// `active`, if the patch says so.
+    pub active: Option<bool>,
+    /// The sections that differ from before.
+    pub changed: Vec<Section>,
+}
+
+impl Patched {
+    /// Checks what changed, and nothing else.
+    pub fn validate(&self, check_url: CheckUrl<'_>, check_headers: CheckHeaders<'_>) -> Result<(), Invalid> {
+        self.changed
+            .iter()
+            .try_for_each(|section| validate_section(&self.definition, *section, check_url, check_headers))
+    }
+}
+
+/// Applies the body of a `PATCH` to a definition.
+pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
+    let empty = patch.iter().all(u8::is_ascii_whitespace);
+    let mut patch: Map<String, Value> = if empty { Map::new() } else { read(patch)? };
+    let active = take_active(&mut patch)?;
+    check_names(&patch)?;
+    let before = serde_json::to_value(current).unwrap_or_default();
+    let mut after = before.clone();
+    merge(&mut after, Value::Object(patch));
+    let definition: Definition = serde_path_to_error::deserialize(after).map_err(|error| {
+        let path = error.path().to_string();
+        explain(&path, &error.into_inner())
+    })?;
+    let after = serde_json::to_value(&definition).unwrap_or_default();
+    let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
+    Ok(Patched { changed: changed.collect(), definition, active })
+}
+
+fn take_active(patch: &mut Map<String, Value>) -> Result<Option<bool>, Invalid> {
+    match patch.remove("active") {
+        None => Ok(None),
+        Some(Value::Bool(active)) => Ok(Some(active)),
+        Some(Value::Null) => Ok(Some(true)),
+        Some(_) => Err(Invalid::new("field_type", "active", "`active` must be true or false")),
+    }
+}
+
+fn check_names(patch: &Map<String, Value>) -> Result<(), Invalid> {
+    for name in patch.keys() {
+        let detail = match name.as_str() {
+            "id" => "`id` never changes",
+            "from" => "`from` matters only at creation; use replay to deliver older events",
+            "secret" => "`secret` is changed by rotate-secret, which keeps the old one valid for a while",
+            name if Section::ALL.iter().any(|section| section.name() == name) => continue,
+            _ => {
+                let known = Section::ALL.map(Section::name).join("`, `");
+                let detail = format!("unknown field `{}`, expected `active`, `{known}`", name.escape_debug());
+                return Err(Invalid::new("field_unknown", name, detail));
+            }
+        };
+        return Err(Invalid::new("field_fixed", name, detail));
+    }
+    Ok(())
+}
+
+/// RFC 7396, section 2. Members that become absent get their defaults when the result is read.
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(members) = target else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            members.remove(&name);
+        } else {
+            merge(members.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}

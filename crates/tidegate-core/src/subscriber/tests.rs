@@ -1,0 +1,1 @@
+//! Tests of definitions, creations and patches.

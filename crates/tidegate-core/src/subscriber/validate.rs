@@ -1,0 +1,139 @@
+//! The bounds of a definition: everything that its types alone do not rule out.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::definition::{Definition, Destination, Limits, Match, Retry};
+use super::invalid::Invalid;
+use super::patch::Section;
+use crate::limits;
+
+/// Says why an endpoint may not be called; the egress policy's word.
+pub type CheckUrl<'a> = &'a dyn Fn(&str) -> Result<(), String>;
+/// Says why headers may not be sent; the egress policy's word.
+pub type CheckHeaders<'a> = &'a dyn Fn(&BTreeMap<String, String>) -> Result<(), String>;
+
+/// Checks a whole definition.
+pub fn validate(
+    definition: &Definition,
+    check_url: CheckUrl<'_>,
+    check_headers: CheckHeaders<'_>,
+) -> Result<(), Invalid> {
+    Section::ALL
+        .into_iter()
+        .try_for_each(|section| validate_section(definition, section, check_url, check_headers))
+}
+
+/// A secret that its owner brings along: `whsec_` and 24 to 64 bytes in base64.
+pub fn check_secret(secret: &str) -> Result<(), String> {
+    let bytes = secret.strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
+    match bytes {
+        Some(bytes) if (limits::SECRET_BYTES_MIN..=limits::SECRET_BYTES_MAX).contains(&bytes.len()) => Ok(()),
+        _ => Err(format!(
+            "`secret` must be `whsec_` and the base64 of {} to {} bytes; leave it out to get a new one",
+            limits::SECRET_BYTES_MIN,
+            limits::SECRET_BYTES_MAX
+        )),
+    }
+}
+
+pub(super) fn validate_section(
+    definition: &Definition,
+    section: Section,
+    check_url: CheckUrl<'_>,
+    check_headers: CheckHeaders<'_>,
+) -> Result<(), Invalid> {
+    match section {
+        Section::Name => name(&definition.name),
+        Section::Match => matching(&definition.matching),
+        Section::Destination => destination(&definition.destination, check_url, check_headers),
+        Section::Limits => bounds(&definition.limits),
+        Section::Retry => retry(&definition.retry),
+        // Whatever these can hold is fine.
+        Section::Fold | Section::Order => Ok(()),
+    }
+}
+
+fn name(name: &str) -> Result<(), Invalid> {
+    if name.len() > limits::SUBSCRIBER_NAME_BYTES_MAX {
+        let detail = format!("`name` has at most {} bytes", limits::SUBSCRIBER_NAME_BYTES_MAX);
+        return Err(Invalid::new("field_too_long", "name", detail));
+    }
+    if name.contains(char::is_control) {
+        return Err(Invalid::new(
+            "field_characters",
+            "name",
+            "`name` contains a control character; remove it",
+        ));
+    }
+    Ok(())
+}
+
+fn matching(matching: &Match) -> Result<(), Invalid> {
+    for (field, patterns) in [("match.types", &matching.types), ("match.sources", &matching.sources)] {
+        if patterns.len() > limits::MATCH_PATTERNS_MAX {
+            let detail = format!("`{field}` has at most {} patterns", limits::MATCH_PATTERNS_MAX);
+            return Err(Invalid::new("field_too_many", field, detail));
+        }
+    }
+    Ok(())
+}
+
+fn destination(
+    destination: &Destination,
+    check_url: CheckUrl<'_>,
+    check_headers: CheckHeaders<'_>,
+) -> Result<(), Invalid> {
+    if destination.url.len() > limits::URL_BYTES_MAX {
+        let detail = format!("`destination.url` has at most {} bytes", limits::URL_BYTES_MAX);
+        return Err(Invalid::new("field_too_long", "destination.url", detail));
+    }
+    let headers = &destination.headers;
+    let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if headers.len() > limits::HEADERS_MAX || size > limits::HEADERS_BYTES_MAX {
+        let detail = format!(
+            "`destination.headers` has at most {} headers of {} bytes together",
+            limits::HEADERS_MAX,
+            limits::HEADERS_BYTES_MAX
+        );
+        return Err(Invalid::new("field_too_many", "destination.headers", detail));
+    }
+    check_url(&destination.url).map_err(|detail| Invalid::new("url_refused", "destination.url", detail))?;
+    check_headers(headers).map_err(|detail| Invalid::new("header_refused", "destination.headers", detail))
+}
+
+fn bounds(bounds: &Limits) -> Result<(), Invalid> {
+    if !(1..=limits::CONCURRENCY_MAX).contains(&bounds.concurrency) {
+        let detail = format!("`limits.concurrency` is 1 to {}", limits::CONCURRENCY_MAX);
+        return Err(Invalid::new("field_range", "limits.concurrency", detail));
+    }
+    if let Some(rate) = bounds.rate
+        && u64::from(rate.count) > u64::from(limits::RATE_PER_SECOND_MAX) * rate.per.as_secs()
+    {
+        let detail = format!("`limits.rate` is at most {}/s", limits::RATE_PER_SECOND_MAX);
+        return Err(Invalid::new("field_range", "limits.rate", detail));
+    }
+    let timeout = bounds.timeout.0.as_millis();
+    if !(u128::from(limits::TIMEOUT_MIN_MS)..=u128::from(limits::TIMEOUT_MAX_MS)).contains(&timeout) {
+        let detail =
+            format!("`limits.timeout` is {}ms to {}s", limits::TIMEOUT_MIN_MS, limits::TIMEOUT_MAX_MS / 1000);
+        return Err(Invalid::new("field_range", "limits.timeout", detail));
+    }
+    Ok(())
+}
+
+fn retry(retry: &Retry) -> Result<(), Invalid> {
+    if retry.schedule.len() > limits::RETRIES_MAX {
+        let detail = format!("`retry.schedule` has at most {} delays", limits::RETRIES_MAX);
+        return Err(Invalid::new("field_too_many", "retry.schedule", detail));
+    }
+    let too_long = |delay: &crate::time::Span| delay.0.as_millis() > u128::from(limits::RETRY_DELAY_MAX_MS);
+    if let Some(place) = retry.schedule.iter().position(too_long) {
+        let days = limits::RETRY_DELAY_MAX_MS / (24 * 3_600_000);
+        let detail = format!("a delay of `retry.schedule` is at most {days}d");
+        return Err(Invalid::new("field_range", &format!("retry.schedule[{place}]"), detail));
+    }
+    Ok(())
+}
