@@ -16,8 +16,9 @@ use crate::id::SubscriberNo;
 use crate::limits::{
     ATTEMPTS_IN_FLIGHT_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
 };
+use crate::subscriber::Rate;
 use crate::time::Timestamp;
-pub use rate::{Bucket, Rate};
+pub use rate::Bucket;
 
 /// What a subscriber allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +43,15 @@ pub struct Schedule {
     later: BTreeSet<(Timestamp, SubscriberNo)>,
     in_flight: usize,
     bytes: usize,
+    /// Somebody would now be given work from the store who was not before.
+    appetite: bool,
 }
 
 #[derive(Debug)]
 struct Lineup {
     terms: Terms,
+    /// Takes part. A dismissed one is remembered while attempts are under way, so that they keep their places.
+    open: bool,
     bucket: Option<Bucket>,
     queue: VecDeque<Job>,
     in_flight: u32,
@@ -61,6 +66,7 @@ impl Schedule {
     /// Lets a subscriber take part, or changes what it allows.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) {
         let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, now));
+        lineup.open = true;
         if lineup.terms != terms {
             lineup.bucket = terms.rate.map(|rate| Bucket::new(rate, now));
             lineup.terms = terms;
@@ -70,21 +76,27 @@ impl Schedule {
 
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
     pub fn dismiss(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
-        let Some(lineup) = self.lineups.remove(&subscriber) else { return Vec::new() };
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        let queue = std::mem::take(&mut lineup.queue);
+        let later = lineup.later.take();
+        (lineup.open, lineup.lined_up, lineup.spilled) = (false, false, false);
+        if lineup.in_flight == 0 {
+            self.lineups.remove(&subscriber);
+        }
         self.turns.retain(|turn| *turn != subscriber);
         self.throttled.retain(|(_, turn)| *turn != subscriber);
         self.hungry.remove(&subscriber);
-        if let Some(at) = lineup.later {
+        if let Some(at) = later {
             self.later.remove(&(at, subscriber));
         }
-        self.bytes -= lineup.queue.iter().map(|job| job.body.len()).sum::<usize>();
-        lineup.queue.into()
+        self.bytes -= queue.iter().map(|job| job.body.len()).sum::<usize>();
+        queue.into()
     }
 
     /// Queues a claimed delivery, or hands it back when its subscriber does not take part.
     pub fn push(&mut self, job: Job) -> Result<(), Job> {
         let subscriber = job.subscriber;
-        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Err(job) };
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return Err(job) };
         self.bytes += job.body.len();
         lineup.queue.push_back(job);
         self.line_up(subscriber);
@@ -108,6 +120,9 @@ impl Schedule {
             let job = lineup.queue.pop_front().expect("only those with work have a turn");
             lineup.in_flight += 1;
             self.in_flight += 1;
+            let is_low = lineup.queue.len() < QUEUE_REFILL_BELOW && self.hungry.contains(&subscriber);
+            let was_full = self.bytes >= QUEUE_BYTES_MAX && !self.hungry.is_empty();
+            self.appetite |= is_low || was_full;
             self.bytes -= job.body.len();
             self.line_up(subscriber);
             return Some(job);
@@ -118,17 +133,19 @@ impl Schedule {
     /// An attempt has ended: its place is free.
     pub fn finish(&mut self, subscriber: SubscriberNo) {
         self.in_flight -= 1;
-        if let Some(lineup) = self.lineups.get_mut(&subscriber) {
-            // A subscriber that was dismissed and admitted again starts from zero.
-            lineup.in_flight = lineup.in_flight.saturating_sub(1);
-            self.line_up(subscriber);
+        let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
+        lineup.in_flight -= 1;
+        if !lineup.open && lineup.in_flight == 0 {
+            self.lineups.remove(&subscriber);
+            return;
         }
+        self.line_up(subscriber);
     }
 
     /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
-            Some(lineup) if !lineup.spilled => QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len()),
+            Some(lineup) if lineup.open && !lineup.spilled => QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len()),
             _ => 0,
         }
     }
@@ -140,7 +157,7 @@ impl Schedule {
 
     /// New deliveries of a subscriber are due in the store because memory had no room.
     pub fn spill(&mut self, subscriber: SubscriberNo) {
-        if let Some(lineup) = self.lineups.get_mut(&subscriber) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
             lineup.spilled = true;
             self.hungry.insert(subscriber);
         }
@@ -148,7 +165,7 @@ impl Schedule {
 
     /// A subscriber has work in the store that is due at `at`.
     pub fn expect(&mut self, subscriber: SubscriberNo, at: Timestamp) {
-        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
         if lineup.later.is_some_and(|known| known <= at) {
             return;
         }
@@ -178,7 +195,7 @@ impl Schedule {
 
     /// A wish was answered. `drained`: nothing due is left in the store; `next_due`: what is left is due then.
     pub fn refilled(&mut self, subscriber: SubscriberNo, drained: bool, next_due: Option<Timestamp>) {
-        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
         if !drained {
             return;
         }
@@ -189,17 +206,19 @@ impl Schedule {
         }
     }
 
-    /// When to ask again although nothing happens before; `None` when only new work can change anything.
-    pub fn wake_at(&self) -> Option<Timestamp> {
-        let throttled = self.throttled.first().map(|(at, _)| *at);
-        let later = self.later.first().map(|(at, _)| *at);
-        [throttled, later].into_iter().flatten().min()
+    /// When the next subscriber that waits for its rate may go on.
+    pub fn throttled_until(&self) -> Option<Timestamp> {
+        self.throttled.first().map(|(at, _)| *at)
     }
 
-    /// Whether some subscriber would be given work from the store now.
-    pub fn is_hungry(&self) -> bool {
-        self.room_bytes() > 0
-            && self.hungry.iter().any(|subscriber| self.lineups[subscriber].queue.len() < QUEUE_REFILL_BELOW)
+    /// When the next work in the store is due.
+    pub fn store_due_at(&self) -> Option<Timestamp> {
+        self.later.first().map(|(at, _)| *at)
+    }
+
+    /// Whether, since last asked, somebody came to want work from the store.
+    pub fn take_appetite(&mut self) -> bool {
+        std::mem::take(&mut self.appetite)
     }
 
     /// Attempts under way.
@@ -216,7 +235,7 @@ impl Schedule {
     /// Puts a subscriber at the end of the turns, if it has work and a place for it.
     fn line_up(&mut self, subscriber: SubscriberNo) {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
-        if !lineup.lined_up && !lineup.queue.is_empty() && lineup.in_flight < lineup.terms.concurrency {
+        if lineup.open && !lineup.lined_up && !lineup.queue.is_empty() && lineup.in_flight < lineup.terms.concurrency {
             lineup.lined_up = true;
             self.turns.push_back(subscriber);
         }
@@ -244,6 +263,7 @@ impl Lineup {
     fn new(terms: Terms, now: Timestamp) -> Self {
         Self {
             terms,
+            open: true,
             bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
             queue: VecDeque::new(),
             in_flight: 0,

@@ -1,75 +1,12 @@
-//! Rates: how many per second, minute or hour, and the bucket that keeps them.
+//! The bucket that keeps a rate.
 //!
-//! The bucket is the generic cell rate algorithm: one number, the time at which the next one would be exactly on
-//! schedule. Nobody sleeps in it; whoever may not go yet is told when.
+//! The generic cell rate algorithm: one number, the time at which the next one would be exactly on schedule. Nobody
+//! sleeps in it; whoever may not go yet is told when.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::limits::RATE_PER_SECOND_MAX;
+use crate::subscriber::Rate;
 use crate::time::Timestamp;
-
-/// So many per second, minute or hour: `10/s`, `100/m`, `5/h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    count: u32,
-    unit: char,
-}
-
-impl Rate {
-    /// Reads `10/s`, `100/m` or `5/h`. Zero is not a rate.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (count, unit) = text.split_once('/')?;
-        let unit = match unit {
-            "s" => 's',
-            "m" => 'm',
-            "h" => 'h',
-            _ => return None,
-        };
-        let digits = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
-        let count = count.parse().ok().filter(|count| digits && (1..=RATE_PER_SECOND_MAX).contains(count))?;
-        Some(Self { count, unit })
-    }
-
-    fn per(self) -> Duration {
-        Duration::from_secs(match self.unit {
-            's' => 1,
-            'm' => 60,
-            _ => 3600,
-        })
-    }
-
-    fn interval_us(self) -> i64 {
-        (self.per().as_micros() / u128::from(self.count)).max(1) as i64
-    }
-
-    /// One second's worth, at least one.
-    fn burst(self) -> i64 {
-        (1_000_000 / self.interval_us()).max(1)
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, self.unit)
-    }
-}
-
-impl Serialize for Rate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        Self::parse(&text)
-            .ok_or_else(|| serde::de::Error::custom("expected a rate such as \"10/s\", \"100/m\" or \"5/h\""))
-    }
-}
 
 /// Keeps a rate.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +19,9 @@ pub struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub fn new(rate: Rate, now: Timestamp) -> Self {
-        let interval_us = rate.interval_us();
-        Self { interval_us, tolerance_us: (rate.burst() - 1) * interval_us, due_us: us(now) }
+        let interval_us = i64::try_from(rate.interval().as_micros()).unwrap_or(i64::MAX).max(1);
+        let tolerance_us = i64::from(rate.burst() - 1).saturating_mul(interval_us);
+        Self { interval_us, tolerance_us, due_us: us(now) }
     }
 
     /// Takes one, or says when one may be taken.
