@@ -12,7 +12,7 @@ use tidegate_core::time::Timestamp;
 use crate::Result;
 
 /// One transaction's worth of work, gathered from everybody who has some.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Group {
     /// When it is.
     pub now: Timestamp,

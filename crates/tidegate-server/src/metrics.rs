@@ -1,0 +1,137 @@
+//! What is counted, for Prometheus. No label ever carries a user's text.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tidegate_core::attempt::Verdict;
+use tidegate_destinations::Exchange;
+use tidegate_store::{Backlog, Committed, Group, UnitStatus};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// Every metric of the process.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    accepted: Counter,
+    duplicates: Counter,
+    conflicts: Counter,
+    delivered: Counter,
+    failed: Family<Outcome, Counter>,
+    delivery_seconds: Histogram,
+    attempt_seconds: Histogram,
+    commit_seconds: Histogram,
+    commits: Counter,
+    commit_events: Counter,
+    results_stale: Counter,
+    in_flight: Gauge,
+    waiting: Gauge<u64, AtomicU64>,
+    held: Gauge<u64, AtomicU64>,
+    exhausted: Gauge<u64, AtomicU64>,
+}
+
+const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Mutex::default(),
+            accepted: Counter::default(),
+            duplicates: Counter::default(),
+            conflicts: Counter::default(),
+            delivered: Counter::default(),
+            failed: Family::default(),
+            delivery_seconds: Histogram::new(SECONDS),
+            attempt_seconds: Histogram::new(SECONDS),
+            commit_seconds: Histogram::new(SECONDS),
+            commits: Counter::default(),
+            commit_events: Counter::default(),
+            results_stale: Counter::default(),
+            in_flight: Gauge::default(),
+            waiting: Gauge::default(),
+            held: Gauge::default(),
+            exhausted: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&self) {
+        let mut registry = Registry::with_prefix("tidegate");
+        registry.register("events_accepted", "Events on disk", self.accepted.clone());
+        registry.register("events_duplicate", "Events that were there already", self.duplicates.clone());
+        registry.register("events_conflicting", "Events whose id was taken by other content", self.conflicts.clone());
+        registry.register("deliveries_delivered", "Deliveries that arrived", self.delivered.clone());
+        registry.register("attempts_failed", "Attempts that failed, by why", self.failed.clone());
+        registry.register("delivery_seconds", "From acceptance to arrival", self.delivery_seconds.clone());
+        registry.register("attempt_seconds", "Duration of attempts", self.attempt_seconds.clone());
+        registry.register("commit_seconds", "Duration of group commits", self.commit_seconds.clone());
+        registry.register("commits", "Group commits", self.commits.clone());
+        registry.register("commit_events", "Events written by group commits", self.commit_events.clone());
+        registry.register("results_stale", "Results refused because their claim was void", self.results_stale.clone());
+        registry.register("attempts_in_flight", "Attempts under way", self.in_flight.clone());
+        registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
+        registry.register("deliveries_held", "Deliveries of inactive subscribers", self.held.clone());
+        registry.register("deliveries_exhausted", "Deliveries whose every attempt failed", self.exhausted.clone());
+        *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
+    }
+
+    /// An event was answered.
+    pub fn event(&self, status: UnitStatus) {
+        match status {
+            UnitStatus::Accepted => self.accepted.inc(),
+            UnitStatus::Duplicate => self.duplicates.inc(),
+            UnitStatus::Conflict => self.conflicts.inc(),
+        };
+    }
+
+    /// An attempt has ended.
+    pub fn attempted(&self, exchange: &Exchange, verdict: &Verdict, since_acceptance: Duration) {
+        self.attempt_seconds.observe(f64::from(exchange.phases.total_us) / 1e6);
+        if *verdict == Verdict::Delivered {
+            self.delivered.inc();
+            self.delivery_seconds.observe(since_acceptance.as_secs_f64());
+            return;
+        }
+        let outcome = match &exchange.result {
+            Ok(_) => "status",
+            Err(failure) => failure.class.name(),
+        };
+        self.failed.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// A group was committed.
+    pub fn committed(&self, group: &Group, committed: &Committed, took: Duration) {
+        self.commits.inc();
+        let units = group.submissions.iter().flat_map(|submission| &submission.units);
+        self.commit_events.inc_by(units.map(|unit| unit.unit.events.len() as u64).sum());
+        self.results_stale.inc_by(committed.stale);
+        self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The text that a scrape gets.
+    pub fn render(&self, in_flight: usize, backlog: Backlog) -> String {
+        self.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
+        self.waiting.set(backlog.waiting);
+        self.held.set(backlog.held);
+        self.exhausted.set(backlog.exhausted);
+        let mut text = String::new();
+        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+            .expect("writing to a string does not fail");
+        text
+    }
+}

@@ -1,0 +1,190 @@
+//! Deliver: one attempt after the other, in the turn the desk gives.
+//!
+//! A worker takes a job, renders and signs it, sends it through the guarded transport, judges the answer, leaves the
+//! result with persist and asks the desk for the next one. Nothing sleeps in a worker: what is not due is not picked.
+//!
+//! Promises: every picked job ends in a result or a release, even if its attempt panics; after [`Deliver::stop`]
+//! nothing is picked, and it returns when everything under way has come to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::Method;
+use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
+use tidegate_core::delivery::Job;
+use tidegate_core::id::{Mint, SubscriberNo};
+use tidegate_core::retry::{self, Next};
+use tidegate_core::time::Timestamp;
+use tidegate_destinations::{Outbound, Transport, webhook};
+use tidegate_store::{Change, Claim, Finished, SubscriberUpdate};
+use tokio::sync::Notify;
+
+use super::Parts;
+use super::desk::Desk;
+use super::persist::Persist;
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::metrics::Metrics;
+use crate::roster::{Endpoint, Rosters};
+
+/// The workers.
+pub struct Deliver {
+    desk: Arc<Desk>,
+    persist: Arc<Persist>,
+    rosters: Arc<Rosters>,
+    transport: Arc<dyn Transport>,
+    mint: Mint,
+    clock: Clock,
+    entropy: Entropy,
+    metrics: Arc<Metrics>,
+    is_stopping: AtomicBool,
+    is_idle: Notify,
+}
+
+impl Deliver {
+    pub(super) fn new(parts: &Parts, desk: Arc<Desk>, persist: Arc<Persist>, mint: Mint) -> Arc<Self> {
+        Arc::new(Self {
+            desk,
+            persist,
+            rosters: Arc::clone(&parts.rosters),
+            transport: Arc::clone(&parts.transport),
+            mint,
+            clock: parts.clock.clone(),
+            entropy: parts.entropy.clone(),
+            metrics: Arc::clone(&parts.metrics),
+            is_stopping: AtomicBool::new(false),
+            is_idle: Notify::new(),
+        })
+    }
+
+    /// Starts a worker for every job that may go now, and waits for more. Workers go on by themselves.
+    pub async fn run(self: Arc<Self>) {
+        while !self.is_stopping.load(Ordering::Acquire) {
+            while let Some(job) = self.desk.pick() {
+                tokio::spawn(Arc::clone(&self).work(job));
+            }
+            self.desk.work().await;
+        }
+    }
+
+    /// Picks no more, and waits for what is under way.
+    pub async fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        while self.desk.in_flight() > 0 {
+            self.is_idle.notified().await;
+        }
+    }
+
+    async fn work(self: Arc<Self>, mut job: Job) {
+        loop {
+            let subscriber = job.subscriber;
+            let place = Place { deliver: &self, job: &job, is_done: false };
+            self.attempt(&job, place).await;
+            if self.is_stopping.load(Ordering::Acquire) {
+                self.desk.finish(subscriber);
+                self.is_idle.notify_one();
+                return;
+            }
+            match self.desk.finish_and_pick(subscriber) {
+                Some(next) => job = next,
+                None => return self.is_idle.notify_one(),
+            }
+        }
+    }
+
+    async fn attempt(&self, job: &Job, mut place: Place<'_>) {
+        let roster = self.rosters.current();
+        let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) else {
+            place.is_done = true;
+            return self.persist.release(vec![claim(job)]);
+        };
+        let at = self.clock.now();
+        let exchange = self.transport.send(self.outbound(job, endpoint)).await;
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
+        self.metrics.attempted(&exchange, &verdict, now.since(job.accepted_at));
+        let retries = &endpoint.definition().retry.schedule;
+        let next = retry::next(&verdict, retries, job.tries, now, self.entropy.u64());
+        if verdict == Verdict::Gone {
+            self.deactivate(endpoint, now);
+        }
+        place.is_done = true;
+        self.persist.finished(finished(job, webhook::attempt(exchange, at), next));
+    }
+
+    fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
+        let id = self.mint.delivery(job.delivery);
+        Outbound {
+            target: Arc::clone(&endpoint.target),
+            method: Method::POST,
+            headers: webhook::render(&id, self.clock.wall(), &job.body, &endpoint.signers, &endpoint.headers),
+            body: job.body.clone(),
+            timeout: endpoint.timeout,
+        }
+    }
+
+    /// The receiver is gone for good: stop sending to it. If this is lost, the next attempt finds it gone again.
+    fn deactivate(&self, endpoint: &Endpoint, now: Timestamp) {
+        let (project, no) = (endpoint.rule.project, endpoint.rule.no);
+        tracing::warn!(subscriber = endpoint.rule.id, "the receiver answered 410: its deliveries are held");
+        let update = SubscriberUpdate { active: Some(Err("gone".into())), ..SubscriberUpdate::default() };
+        let rosters = Arc::clone(&self.rosters);
+        let (desk, persist) = (Arc::clone(&self.desk), Arc::clone(&self.persist));
+        tokio::spawn(async move {
+            match rosters.change(Change::UpdateSubscriber { project, no, update }, now).await {
+                Ok(_) => persist.release(desk.follow(&rosters.current())),
+                Err(error) => tracing::error!(%error, "a gone subscriber could not be made inactive"),
+            }
+        });
+    }
+}
+
+/// A job in a worker's hands. If the attempt unwinds, its place and its claim do not stay taken.
+struct Place<'a> {
+    deliver: &'a Deliver,
+    job: &'a Job,
+    is_done: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.is_done || !std::thread::panicking() {
+            return;
+        }
+        let now = self.deliver.clock.now();
+        let attempt = Attempt {
+            at: now,
+            status: None,
+            error: Some(ErrorClass::Interrupted),
+            detail: "an error of ours ended the attempt; see the log".to_owned(),
+            phases: Phases::default(),
+            response: None,
+        };
+        let endpoint = self.deliver.rosters.current().endpoint(self.job.subscriber).cloned();
+        let retries = endpoint.map(|endpoint| endpoint.definition().retry.schedule.clone()).unwrap_or_default();
+        let verdict = Verdict::RetryLater { not_before: None };
+        let next = retry::next(&verdict, &retries, self.job.tries, now, self.deliver.entropy.u64());
+        self.deliver.persist.finished(finished(self.job, attempt, next));
+        self.deliver.desk.finish(self.job.subscriber);
+        self.deliver.is_idle.notify_one();
+    }
+}
+
+/// Receivers speak in wall time; the schedule runs on its own clock.
+fn to_schedule(verdict: Verdict, now: Timestamp, wall: Timestamp) -> Verdict {
+    match verdict {
+        Verdict::RetryLater { not_before: Some(at) } => {
+            Verdict::RetryLater { not_before: Some(now.plus(at.since(wall))) }
+        }
+        other => other,
+    }
+}
+
+fn claim(job: &Job) -> Claim {
+    Claim { delivery: job.delivery, token: job.token }
+}
+
+fn finished(job: &Job, attempt: Attempt, next: Next) -> Finished {
+    let subscriber: SubscriberNo = job.subscriber;
+    Finished { claim: claim(job), subscriber, lane: job.lane, n: job.attempts + 1, attempt, next }
+}

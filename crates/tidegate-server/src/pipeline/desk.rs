@@ -1,0 +1,173 @@
+//! The desk: the schedule, shared by the loops that fill it and empty it.
+//!
+//! Every decision is `tidegate_core::schedule`'s; this is its lock and its bell.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tidegate_core::delivery::Job;
+use tidegate_core::id::SubscriberNo;
+use tidegate_core::schedule::Schedule;
+use tidegate_core::time::Timestamp;
+use tidegate_store::{Claim, Committed, Refill, Room};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::roster::Roster;
+
+/// Whose turn it is, for everyone to ask.
+pub struct Desk {
+    schedule: Mutex<Schedule>,
+    followed: Mutex<BTreeSet<SubscriberNo>>,
+    clock: Clock,
+    work: Notify,
+    appetite: Notify,
+}
+
+impl Desk {
+    /// An empty desk.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            schedule: Mutex::default(),
+            followed: Mutex::default(),
+            clock,
+            work: Notify::new(),
+            appetite: Notify::new(),
+        }
+    }
+
+    /// Lets exactly the roster's active subscribers take part. Gives back what waited for the others.
+    pub fn follow(&self, roster: &Roster) -> Vec<Claim> {
+        let now = self.clock.now();
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut schedule = self.lock();
+        let mut active = BTreeSet::new();
+        for endpoint in roster.endpoints().filter(|endpoint| endpoint.active) {
+            let subscriber = endpoint.rule.no;
+            schedule.admit(subscriber, endpoint.terms, now);
+            if !followed.contains(&subscriber) {
+                // Whatever it has in the store, its first refill will find.
+                schedule.expect(subscriber, now);
+            }
+            active.insert(subscriber);
+        }
+        let gone = followed.difference(&active);
+        let released = gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
+        *followed = active;
+        drop(schedule);
+        self.work.notify_one();
+        self.appetite.notify_one();
+        released
+    }
+
+    /// The next delivery to send.
+    pub fn pick(&self) -> Option<Job> {
+        let mut schedule = self.lock();
+        let job = schedule.pick(self.clock.now());
+        self.ring_if_hungry(schedule);
+        job
+    }
+
+    /// An attempt has ended; the next delivery to send, if there is one.
+    pub fn finish_and_pick(&self, subscriber: SubscriberNo) -> Option<Job> {
+        let mut schedule = self.lock();
+        schedule.finish(subscriber);
+        let job = schedule.pick(self.clock.now());
+        self.ring_if_hungry(schedule);
+        job
+    }
+
+    /// An attempt has ended.
+    pub fn finish(&self, subscriber: SubscriberNo) {
+        self.lock().finish(subscriber);
+    }
+
+    fn ring_if_hungry(&self, mut schedule: MutexGuard<'_, Schedule>) {
+        if schedule.take_appetite() {
+            drop(schedule);
+            self.appetite.notify_one();
+        }
+    }
+
+    /// What memory can take of new work of these subscribers.
+    pub fn room(&self, subscribers: &BTreeSet<SubscriberNo>) -> Room {
+        let schedule = self.lock();
+        let mut room = Room::new(schedule.room_bytes());
+        for subscriber in subscribers {
+            room.set(*subscriber, schedule.room(*subscriber));
+        }
+        room
+    }
+
+    /// Who wants more from the store now.
+    pub fn wishes(&self, now: Timestamp) -> Vec<Refill> {
+        let wishes = self.lock().wishes(now);
+        wishes.into_iter().map(|(subscriber, jobs)| Refill { subscriber, jobs }).collect()
+    }
+
+    /// When the next work in the store is due.
+    pub fn store_due_at(&self) -> Option<Timestamp> {
+        self.lock().store_due_at()
+    }
+
+    /// A subscriber has work in the store that is due at `at`.
+    pub fn expect(&self, subscriber: SubscriberNo, at: Timestamp) {
+        self.lock().expect(subscriber, at);
+        self.appetite.notify_one();
+    }
+
+    /// Takes what a commit handed over. Gives back what nobody here wants any more.
+    pub fn take(&self, committed: &mut Committed) -> Vec<Claim> {
+        let mut schedule = self.lock();
+        for subscriber in &committed.spilled {
+            schedule.spill(*subscriber);
+        }
+        for (subscriber, at) in &committed.postponed {
+            schedule.expect(*subscriber, *at);
+        }
+        for refilled in &committed.refilled {
+            schedule.refilled(refilled.subscriber, refilled.drained, refilled.next_due);
+        }
+        let jobs = std::mem::take(&mut committed.jobs);
+        let any = !jobs.is_empty();
+        let unwanted = jobs.into_iter().filter_map(|job| schedule.push(job).err()).map(|job| claim(&job)).collect();
+        drop(schedule);
+        if any {
+            self.work.notify_one();
+        }
+        unwanted
+    }
+
+    /// Everything that waits in memory, for a graceful stop.
+    pub fn drain(&self) -> Vec<Claim> {
+        self.lock().drain().iter().map(claim).collect()
+    }
+
+    /// Attempts under way.
+    pub fn in_flight(&self) -> usize {
+        self.lock().in_flight()
+    }
+
+    /// Returns when there may be something to pick that was not there before.
+    pub async fn work(&self) {
+        let throttled = self.lock().throttled_until();
+        tokio::select! {
+            biased;
+            () = self.work.notified() => {}
+            () = self.clock.doze_until_some(throttled) => {}
+        }
+    }
+
+    /// Returns when somebody may want more from the store.
+    pub async fn appetite(&self) {
+        self.appetite.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn claim(job: &Job) -> Claim {
+    Claim { delivery: job.delivery, token: job.token }
+}

@@ -1,0 +1,105 @@
+//! The journey of an event, stage by stage.
+//!
+//! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
+//! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
+//! [`backfill`] brings past events to new subscribers. Each asks `tidegate-core` what to do and does it.
+//!
+//! Ingest and persist run on one loop, deliver on another, the store beside them. After the commit, work goes
+//! straight from memory to the desk; the store is read only for what memory could not hold.
+
+pub mod ingest;
+
+pub mod persist;
+
+pub mod desk;
+
+pub mod deliver;
+
+pub mod backfill;
+
+use std::sync::Arc;
+
+use tidegate_core::id::Mint;
+use tidegate_destinations::Transport;
+use tidegate_store::Store;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::metrics::Metrics;
+use crate::roster::Rosters;
+use backfill::Backfill;
+use deliver::Deliver;
+use desk::Desk;
+use ingest::Ingest;
+use persist::Persist;
+
+/// What the stages are made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// Durable truth.
+    pub store: Arc<dyn Store>,
+    /// Who is who.
+    pub rosters: Arc<Rosters>,
+    /// The way out.
+    pub transport: Arc<dyn Transport>,
+    /// The time.
+    pub clock: Clock,
+    /// Chance.
+    pub entropy: Entropy,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The running pipeline.
+pub struct Pipeline {
+    /// The way in.
+    pub ingest: Ingest,
+    /// The group commit.
+    pub persist: Arc<Persist>,
+    /// Whose turn it is.
+    pub desk: Arc<Desk>,
+    /// Past events for new subscribers.
+    pub backfill: Arc<Backfill>,
+    /// Public ids.
+    pub mint: Mint,
+    deliver: Arc<Deliver>,
+    persist_loop: JoinHandle<()>,
+}
+
+impl Pipeline {
+    /// Starts the loops: persist where this is called, deliver on `deliver_on`.
+    pub async fn start(parts: &Parts, deliver_on: &Handle) -> tidegate_store::Result<Self> {
+        let mint = Mint::new(parts.store.salt());
+        let desk = Arc::new(Desk::new(parts.clock.clone()));
+        let persist = Persist::new(parts, Arc::clone(&desk));
+        let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), mint.clone());
+        let backfill = Backfill::new(parts, Arc::clone(&persist));
+        let ingest = Ingest::new(parts, Arc::clone(&persist));
+        desk.follow(&parts.rosters.current());
+        for (subscriber, at) in parts.store.due().await? {
+            desk.expect(subscriber, at);
+        }
+        let persist_loop = tokio::spawn(Arc::clone(&persist).run());
+        deliver_on.spawn(Arc::clone(&deliver).run());
+        backfill.resume_all(&parts.rosters.current());
+        Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop })
+    }
+
+    /// Tells the stages that the configuration changed.
+    pub fn reconfigured(&self, rosters: &Rosters) {
+        let released = self.desk.follow(&rosters.current());
+        self.persist.release(released);
+    }
+
+    /// Stops in order: no more picks, what was sent comes to its end, its results are written, the unsent goes back.
+    pub async fn stop(self) {
+        self.deliver.stop().await;
+        self.persist.release(self.desk.drain());
+        self.persist.stop();
+        if let Err(error) = self.persist_loop.await {
+            tracing::error!(%error, "the last commit failed");
+        }
+    }
+}

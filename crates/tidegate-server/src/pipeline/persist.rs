@@ -1,0 +1,308 @@
+//! Persist: the group commit.
+//!
+//! Everybody who has something to write leaves it here and, if it matters to them, waits. One loop takes all there
+//! is, commits it in one transaction, hands the new work to the desk and answers. While a commit is under way the
+//! next group gathers by itself, so there is no waiting window: one event alone is written at once, and under load
+//! a commit carries many.
+//!
+//! Results of attempts do not wake the loop: they ride with the next group, or go alone after a few milliseconds.
+//! Results of ordered deliveries do wake it, because the next of their lane waits for them.
+//!
+//! Promises: whoever is told "accepted" is told after the commit. Results survive a failing store: they are kept
+//! and written when it works again. Whatever was routed by an old configuration is routed again before it is written.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::id::{SubscriberNo, Version};
+use tidegate_core::limits::GROUP_EVENTS_MAX;
+use tidegate_core::time::Timestamp;
+use tidegate_store::{
+    BackfillStep, Claim, Committed, Error, Finished, Group, Store, Submission, UnitStatus,
+};
+use tokio::sync::{Notify, oneshot};
+
+use super::Parts;
+use super::desk::Desk;
+use super::ingest::route;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::roster::Rosters;
+
+/// Results that are written alone when no event comes along.
+const RESULTS_MAX: usize = 512;
+/// How long a result waits for company.
+const RESULTS_WAIT: Duration = Duration::from_millis(3);
+/// How long the loop waits before it tries a failing store again.
+const STORE_RETRY: Duration = Duration::from_millis(500);
+
+/// The store can not take it now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unavailable;
+
+/// The group commit.
+pub struct Persist {
+    store: Arc<dyn Store>,
+    rosters: Arc<Rosters>,
+    desk: Arc<Desk>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    pending: Mutex<Pending>,
+    wake: Notify,
+    is_healthy: AtomicBool,
+}
+
+/// What waits for the next group.
+#[derive(Default)]
+struct Pending {
+    submissions: Vec<Waiting>,
+    results: Vec<Finished>,
+    results_due: Option<Timestamp>,
+    released: Vec<Claim>,
+    backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
+    is_urgent: bool,
+    is_stopping: bool,
+}
+
+struct Waiting {
+    submission: Submission,
+    version: Version,
+    reply: oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>,
+}
+
+/// A group, and everything about it that the store need not know.
+#[derive(Default)]
+struct Batch {
+    group: Group,
+    /// Per submission, the configuration it was routed by.
+    versions: Vec<Version>,
+    submitters: Vec<oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>>,
+    backfillers: Vec<oneshot::Sender<()>>,
+}
+
+impl Persist {
+    pub(super) fn new(parts: &Parts, desk: Arc<Desk>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(&parts.store),
+            rosters: Arc::clone(&parts.rosters),
+            desk,
+            clock: parts.clock.clone(),
+            metrics: Arc::clone(&parts.metrics),
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            is_healthy: AtomicBool::new(true),
+        })
+    }
+
+    /// Whether the last commit worked.
+    pub fn is_healthy(&self) -> bool {
+        self.is_healthy.load(Ordering::Relaxed)
+    }
+
+    /// Writes new events; answers after the commit.
+    pub async fn submit(&self, submission: Submission, version: Version) -> Result<Vec<UnitStatus>, Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut pending = self.lock();
+            if pending.is_stopping {
+                return Err(Unavailable);
+            }
+            pending.submissions.push(Waiting { submission, version, reply });
+        }
+        self.wake.notify_one();
+        answer.await.unwrap_or(Err(Unavailable))
+    }
+
+    /// Writes the result of an attempt, soon.
+    pub fn finished(&self, finished: Finished) {
+        let mut pending = self.lock();
+        let is_ordered = finished.lane.is_some();
+        pending.results.push(finished);
+        let is_first = pending.results.len() == 1;
+        if is_first {
+            pending.results_due = Some(self.clock.now().plus(RESULTS_WAIT));
+        }
+        pending.is_urgent |= is_ordered || pending.results.len() >= RESULTS_MAX;
+        if is_first || pending.is_urgent {
+            drop(pending);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Gives claims back, soon.
+    pub fn release(&self, claims: Vec<Claim>) {
+        if claims.is_empty() {
+            return;
+        }
+        let mut pending = self.lock();
+        pending.released.extend(claims);
+        pending.is_urgent = true;
+        drop(pending);
+        self.wake.notify_one();
+    }
+
+    /// Writes a step of a backfill; answers after the commit.
+    pub async fn backfill(&self, step: BackfillStep) -> Result<(), Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().backfills.push((step, reply));
+        self.wake.notify_one();
+        answer.await.map_err(|_| Unavailable)
+    }
+
+    /// Lets the loop write what is there and end.
+    pub fn stop(&self) {
+        self.lock().is_stopping = true;
+        self.wake.notify_one();
+    }
+
+    /// The loop.
+    pub async fn run(self: Arc<Self>) {
+        while let Some(mut batch) = self.gather().await {
+            self.clock.check();
+            match self.commit(&mut batch).await {
+                Ok(committed) => self.settle(committed, batch),
+                Err(error) => {
+                    if self.fail(&error, batch) {
+                        return;
+                    }
+                    self.clock.pause(STORE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to write, and takes it. `None` when the loop shall end.
+    async fn gather(&self) -> Option<Batch> {
+        loop {
+            let now = self.clock.now();
+            let mut pending = self.lock();
+            let refills = if pending.is_stopping { Vec::new() } else { self.desk.wishes(now) };
+            if pending.is_due(now) || !refills.is_empty() || !self.is_healthy() {
+                let mut batch = pending.take();
+                batch.group.refills = refills;
+                return Some(batch);
+            }
+            if pending.is_stopping {
+                return None;
+            }
+            let due = [pending.results_due, self.desk.store_due_at()].into_iter().flatten().min();
+            drop(pending);
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                () = self.desk.appetite() => {}
+                () = self.clock.doze_until_some(due) => {}
+            }
+        }
+    }
+
+    /// Commits a group, routing it again for as long as the configuration moves under it.
+    async fn commit(&self, batch: &mut Batch) -> Result<Committed, Error> {
+        loop {
+            self.prepare(batch);
+            let group = Arc::new(std::mem::take(&mut batch.group));
+            let began = self.clock.elapsed();
+            let result = self.store.commit(Arc::clone(&group)).await;
+            if let Ok(committed) = &result {
+                self.metrics.committed(&group, committed, self.clock.elapsed() - began);
+            }
+            batch.group = Arc::unwrap_or_clone(group);
+            match result {
+                Err(Error::Stale { .. }) => self.rosters.refresh().await?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Routes what the newest roster has not routed, and says what memory can take.
+    fn prepare(&self, batch: &mut Batch) {
+        let roster = self.rosters.current();
+        for (submission, version) in batch.group.submissions.iter_mut().zip(&mut batch.versions) {
+            if *version != roster.version {
+                route(&roster, submission);
+                *version = roster.version;
+            }
+        }
+        batch.group.now = self.clock.now();
+        batch.group.version = roster.version;
+        batch.group.room = self.desk.room(&concerned(&batch.group));
+    }
+
+    /// The commit is done: hand over the work, then answer.
+    fn settle(&self, mut committed: Committed, batch: Batch) {
+        self.is_healthy.store(true, Ordering::Relaxed);
+        self.release(self.desk.take(&mut committed));
+        for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
+            if let Err(error) = &result {
+                tracing::error!(%error, "a submission could not be written");
+            }
+            // A client that has gone away does not change what was committed.
+            let _ = submitter.send(result.map_err(|_| Unavailable));
+        }
+        for backfiller in batch.backfillers {
+            let _ = backfiller.send(());
+        }
+    }
+
+    /// The commit failed: submitters are told by their dropped channel, results and releases are kept for the next
+    /// try. Says whether to give up, as a stopping loop does: the next start finds these claims void anyway.
+    fn fail(&self, error: &Error, batch: Batch) -> bool {
+        self.is_healthy.store(false, Ordering::Relaxed);
+        tracing::error!(%error, "the store failed; nothing was accepted");
+        let mut pending = self.lock();
+        let mut results = batch.group.results;
+        results.append(&mut pending.results);
+        pending.results = results;
+        pending.released.extend(batch.group.released);
+        pending.is_stopping
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    fn is_due(&self, now: Timestamp) -> bool {
+        !self.submissions.is_empty()
+            || !self.backfills.is_empty()
+            || self.is_urgent
+            || (!self.results.is_empty() && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
+    }
+
+    /// Takes everything, but no more events than one commit should carry.
+    fn take(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        let mut events = 0;
+        let fit = self.submissions.iter().take_while(|waiting| {
+            let before = events;
+            events += waiting.submission.units.iter().map(|unit| unit.unit.events.len()).sum::<usize>();
+            before == 0 || events <= GROUP_EVENTS_MAX
+        });
+        let fit = fit.count();
+        for waiting in self.submissions.drain(..fit) {
+            batch.group.submissions.push(waiting.submission);
+            batch.versions.push(waiting.version);
+            batch.submitters.push(waiting.reply);
+        }
+        batch.group.results = std::mem::take(&mut self.results);
+        batch.group.released = std::mem::take(&mut self.released);
+        for (step, reply) in self.backfills.drain(..) {
+            batch.group.backfills.push(step);
+            batch.backfillers.push(reply);
+        }
+        self.results_due = None;
+        self.is_urgent = false;
+        batch
+    }
+}
+
+/// The subscribers that new work of this group may be for.
+fn concerned(group: &Group) -> BTreeSet<SubscriberNo> {
+    let units = group.submissions.iter().flat_map(|submission| &submission.units);
+    let routed = units.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
+    let next = group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
+    routed.chain(next).collect()
+}

@@ -1,0 +1,238 @@
+//! Who is who right now: projects, keys and subscribers, compiled for use.
+//!
+//! A [`Roster`] is an immutable snapshot of one configuration version; [`Rosters`] holds the newest and makes the
+//! next from what changed. Whoever routes, authenticates or sends takes a snapshot and works with it to the end; the
+//! store refuses groups that were routed by an old one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use tidegate_core::egress::{Policy, Url};
+use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
+use tidegate_core::key::Role;
+use tidegate_core::route::{Router, Subscriber};
+use tidegate_core::schedule::Terms;
+use tidegate_core::seal::Sealer;
+use tidegate_core::sign::Signer;
+use tidegate_core::subscriber::Definition;
+use tidegate_core::time::Timestamp;
+use tidegate_destinations::{Target, webhook};
+use tidegate_store::{Change, Changed, KeyRow, ProjectRow, Store, SubscriberRow};
+
+/// One configuration version, ready for use.
+#[derive(Default)]
+pub struct Roster {
+    /// Which version.
+    pub version: Version,
+    /// By public id.
+    pub projects: BTreeMap<String, ProjectRow>,
+    /// All keys, for lists.
+    pub keys: Vec<KeyRow>,
+    holders: HashMap<[u8; 32], Holder>,
+    endpoints: BTreeMap<SubscriberNo, Arc<Endpoint>>,
+    by_id: BTreeMap<(ProjectNo, String), SubscriberNo>,
+    routers: BTreeMap<ProjectNo, Arc<Router>>,
+}
+
+/// Whoever shows a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its project; `None` for the installation's own keys.
+    pub project: Option<ProjectNo>,
+    /// What it may do there.
+    pub role: Role,
+}
+
+/// A subscriber with everything prepared that does not change between its deliveries.
+pub struct Endpoint {
+    /// What it wants.
+    pub rule: Arc<Subscriber>,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// Whether it is sent to.
+    pub active: bool,
+    /// Why not.
+    pub inactive_reason: Option<String>,
+    /// A backfill was under way when this snapshot was made.
+    pub backfilling: bool,
+    /// Where to, with its connections.
+    pub target: Arc<Target>,
+    /// Headers that every attempt carries.
+    pub headers: HeaderMap,
+    /// Its secrets, the newest first.
+    pub signers: Vec<Signer>,
+    /// Total deadline of an attempt.
+    pub timeout: Duration,
+    /// What it allows.
+    pub terms: Terms,
+}
+
+impl Endpoint {
+    /// Its definition.
+    pub fn definition(&self) -> &Definition {
+        &self.rule.definition
+    }
+}
+
+impl Roster {
+    /// Who holds the key with this hash.
+    pub fn holder(&self, hash: &[u8; 32]) -> Option<Holder> {
+        self.holders.get(hash).copied()
+    }
+
+    /// A subscriber.
+    pub fn endpoint(&self, subscriber: SubscriberNo) -> Option<&Arc<Endpoint>> {
+        self.endpoints.get(&subscriber)
+    }
+
+    /// A project's subscriber.
+    pub fn endpoint_by_id(&self, project: ProjectNo, id: &str) -> Option<&Arc<Endpoint>> {
+        self.by_id.get(&(project, id.to_owned())).and_then(|no| self.endpoints.get(no))
+    }
+
+    /// Every subscriber, oldest first.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
+        self.endpoints.values()
+    }
+
+    /// Who gets a project's events; `None` when nobody does.
+    pub fn router(&self, project: ProjectNo) -> Option<&Arc<Router>> {
+        self.routers.get(&project)
+    }
+}
+
+/// Holds the newest roster.
+pub struct Rosters {
+    store: Arc<dyn Store>,
+    sealer: Sealer,
+    policy: Policy,
+    current: ArcSwap<Roster>,
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+impl Rosters {
+    /// Reads the whole configuration.
+    pub async fn load(store: Arc<dyn Store>, sealer: Sealer, policy: Policy) -> tidegate_store::Result<Arc<Self>> {
+        let rosters = Self {
+            store,
+            sealer,
+            policy,
+            current: ArcSwap::from_pointee(Roster::default()),
+            refreshing: tokio::sync::Mutex::new(()),
+        };
+        rosters.refresh().await?;
+        Ok(Arc::new(rosters))
+    }
+
+    /// The newest snapshot.
+    pub fn current(&self) -> Arc<Roster> {
+        self.current.load_full()
+    }
+
+    /// Where deliveries may go.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Seals a subscriber's secret.
+    pub fn seal(&self, project: ProjectNo, id: &str, secret: &str, nonce: [u8; 24]) -> Vec<u8> {
+        self.sealer.seal(secret.as_bytes(), &row_name(project, id), nonce)
+    }
+
+    /// Changes the configuration. When this returns, every later event is routed by it.
+    pub async fn change(&self, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
+        let changed = self.store.change(change, now).await?;
+        self.refresh().await?;
+        Ok(changed)
+    }
+
+    /// Takes over what changed in the store since the current snapshot.
+    pub async fn refresh(&self) -> tidegate_store::Result<()> {
+        let _one_at_a_time = self.refreshing.lock().await;
+        let old = self.current();
+        let news = self.store.configuration(old.version).await?;
+        let mut roster = Roster {
+            version: news.version,
+            holders: news.keys.iter().filter_map(holder).collect(),
+            keys: news.keys,
+            projects: news.projects.into_iter().map(|project| (project.id.clone(), project)).collect(),
+            endpoints: old.endpoints.clone(),
+            by_id: old.by_id.clone(),
+            routers: old.routers.clone(),
+        };
+        let touched: BTreeSet<ProjectNo> = news.subscribers.iter().map(|row| row.project).collect();
+        for row in news.subscribers {
+            self.apply(&mut roster, row);
+        }
+        for project in touched {
+            let rules = roster.endpoints.values().filter(|endpoint| endpoint.rule.project == project);
+            let router = Router::build(rules.map(|endpoint| Arc::clone(&endpoint.rule)).collect());
+            roster.routers.insert(project, Arc::new(router));
+        }
+        self.current.store(Arc::new(roster));
+        Ok(())
+    }
+
+    fn apply(&self, roster: &mut Roster, row: SubscriberRow) {
+        let (no, key) = (row.no, (row.project, row.id.clone()));
+        roster.endpoints.remove(&no);
+        roster.by_id.remove(&key);
+        if row.deleted {
+            return;
+        }
+        match self.compile(row) {
+            Ok(endpoint) => {
+                roster.endpoints.insert(no, Arc::new(endpoint));
+                roster.by_id.insert(key, no);
+            }
+            // One damaged row must not keep all the others from their events.
+            Err(problem) => tracing::error!(subscriber = key.1, problem, "a subscriber can not be used"),
+        }
+    }
+
+    fn compile(&self, row: SubscriberRow) -> Result<Endpoint, String> {
+        let definition: Definition = serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
+        let secret = self
+            .sealer
+            .open(&row.secret, &row_name(row.project, &row.id))
+            .map_err(|problem| problem.to_string())
+            .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "the secret is not text".to_owned()))?;
+        let signer = Signer::parse(&secret).map_err(|problem| problem.to_string())?;
+        let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
+        let headers = webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
+        let limits = &definition.limits;
+        Ok(Endpoint {
+            created_at: row.created_at,
+            active: row.active,
+            inactive_reason: row.inactive_reason,
+            backfilling: row.backfilling,
+            target: Target::new(url),
+            headers,
+            signers: vec![signer],
+            timeout: limits.timeout.0,
+            terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
+            rule: Arc::new(Subscriber::compile(
+                row.no,
+                row.project,
+                row.id,
+                row.version,
+                row.created_version,
+                definition,
+            )?),
+        })
+    }
+}
+
+/// What a sealed secret is bound to.
+fn row_name(project: ProjectNo, id: &str) -> String {
+    format!("{project}/{id}")
+}
+
+fn holder(key: &KeyRow) -> Option<([u8; 32], Holder)> {
+    let hash = key.hash.as_slice().try_into().ok()?;
+    let project = (key.project != 0).then_some(key.project);
+    Some((hash, Holder { project, role: Role::parse(&key.role)? }))
+}
