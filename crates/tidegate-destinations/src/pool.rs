@@ -5,12 +5,13 @@
 //! task per target closes what expired; it lives only while something is idle, so that an idle process is idle.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::target::Target;
 use crate::transport::now;

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -16,6 +15,7 @@ use http_body_util::Full;
 use rustls::pki_types::ServerName;
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::egress::Url;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::pool::{self, Connection, Idle};
