@@ -112,9 +112,32 @@ mod tests {
 
     #[test]
     fn reserved_names_are_refused_in_any_case() {
-        for name in
-            RESERVED.into_iter().chain(["proxy-x", "webhook-id", "tidegate-replay", "x-hub-signature-256"])
-        {
+        for name in [
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "keep-alive",
+            "te",
+            "upgrade",
+            "expect",
+            "trailer",
+            "via",
+            "forwarded",
+            "http2-settings",
+            "proxy-authorization",
+            "proxy-x",
+            "webhook-id",
+            "webhook-signature",
+            "x-webhook-signature",
+            "content-type",
+            "content-encoding",
+            "accept-encoding",
+            "user-agent",
+            "tidegate-replay",
+            "x-hub-signature",
+            "x-hub-signature-256",
+        ] {
             for spelled in [name.to_owned(), name.to_ascii_uppercase()] {
                 assert_eq!(check(&[(&spelled, "x")]), Err(HeaderProblem::Reserved(name.to_owned())));
             }

@@ -4,10 +4,13 @@
 //! says a moment later does not matter. One refused answer refuses all, since a mixture is an attack or a mistake.
 //! Literal addresses take the same way. Anything doubtful (no answer, an error) fails closed.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::{io, pin::pin};
+use std::time::Duration;
 
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -28,7 +31,7 @@ use crate::target::{Host, Target};
 use crate::transport::{Progress, micros_since, now};
 
 /// How long a dropped connection may take to say goodbye before its socket is closed regardless.
-const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Opens connections that the policy allows.
 pub(crate) struct Connector {
@@ -139,7 +142,7 @@ impl Connector {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let handshake = self.http.handshake::<_, Full<bytes::Bytes>>(TokioIo::new(stream)).await;
+        let handshake = self.http.handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
         let (sender, driver) = handshake.map_err(|error| Step::Connect.failed(&error))?;
         let (owned, dropped) = oneshot::channel::<()>();
         tokio::spawn(async move {

@@ -5,12 +5,13 @@
 //! task per target closes what expired; it lives only while something is idle, so that an idle process is idle.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::target::Target;
 use crate::transport::now;
@@ -124,5 +125,66 @@ fn keep(target: &Arc<Target>, connection: Connection, now: Instant) {
 async fn sweep(target: Weak<Target>) {
     while let Some(wait) = target.upgrade().and_then(|target| target.idle().expire(now())) {
         let _ = tokio::time::timeout(wait, std::future::pending::<()>()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper_util::rt::TokioIo;
+    use tidegate_core::egress::Url;
+    use tokio::io::{AsyncReadExt as _, DuplexStream};
+
+    use super::*;
+
+    /// A target, and a connection to it with the receiver's end.
+    async fn connected() -> (Arc<Target>, Connection, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(ours)).await.unwrap();
+        tokio::spawn(driver);
+        let mut connection = Connection::new(sender, oneshot::channel().0);
+        connection.sender.ready().await.unwrap();
+        (Target::new(Url::parse("https://receiver.test/").unwrap()), connection, theirs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_used_until_it_expires() {
+        let (target, connection, _theirs) = connected().await;
+        let start = now();
+        keep(&target, connection, start);
+        let connection = target.idle().take(start + IDLE_MAX - Duration::from_millis(1)).unwrap();
+        assert!(target.idle().take(start).is_none(), "it is in use");
+        keep(&target, connection, start);
+        assert!(target.idle().take(start + IDLE_MAX).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_connection_is_not_used_however_busy() {
+        let (target, connection, _theirs) = connected().await;
+        let end = now() + AGE_MAX;
+        keep(&target, connection, end - Duration::from_secs(1));
+        let connection = target.idle().take(end - Duration::from_millis(1)).unwrap();
+        keep(&target, connection, end - Duration::from_millis(1));
+        assert!(target.idle().take(end).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_connections_are_closed_by_a_sweep_that_ends() {
+        let (target, connection, mut theirs) = connected().await;
+        let start = now();
+        keep(&target, connection, start);
+        assert!(target.idle().lock().is_swept);
+        let closed = tokio::time::timeout(AGE_MAX, theirs.read(&mut [0; 1])).await;
+        assert_eq!(closed.expect("closed in time").unwrap(), 0);
+        assert_eq!(now() - start, IDLE_MAX);
+        assert!(!target.idle().lock().is_swept);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_the_receiver_closed_is_not_taken() {
+        let (target, connection, theirs) = connected().await;
+        keep(&target, connection, now());
+        drop(theirs);
+        tokio::task::yield_now().await;
+        assert!(target.idle().take(now()).is_none());
     }
 }

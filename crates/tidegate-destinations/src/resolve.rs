@@ -87,3 +87,20 @@ fn ask_system(name: &str) -> Result<Vec<IpAddr>, ()> {
     let addresses = (name, 0).to_socket_addrs().map_err(|_| ())?;
     Ok(addresses.map(|address| address.ip()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_name_is_looked_up_once_at_a_time() {
+        let resolver = SystemResolver::default();
+        let first = resolver.shared.join("localhost");
+        assert!(first.same_channel(&resolver.shared.join("localhost")));
+        assert!(!first.same_channel(&resolver.shared.join("other.invalid")));
+        let addresses = resolver.resolve("localhost", 7).await.unwrap();
+        assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 7));
+        assert!(!addresses.is_empty());
+        assert!(!first.same_channel(&resolver.shared.join("localhost")), "the answer was not kept");
+    }
+}

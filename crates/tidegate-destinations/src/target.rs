@@ -6,7 +6,6 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -16,6 +15,7 @@ use http_body_util::Full;
 use rustls::pki_types::ServerName;
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::egress::Url;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::pool::{self, Connection, Idle};
@@ -127,4 +127,42 @@ fn prepare(url: &Url) -> Option<(HeaderValue, Uri)> {
         None => PathAndQuery::try_from(url.path()),
     };
     Some((host.ok()?, Uri::from(path.ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::egress::{Policy, check_url};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(url: &str, host: &str, path: &str, server_name: Option<&str>) {
+        let policy = Policy::new(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+        let target = Target::new(check_url(url, &policy).unwrap());
+        let (sent_host, uri) = target.prepared.as_ref().unwrap();
+        assert_eq!((sent_host.to_str().unwrap(), uri.to_string().as_str()), (host, path));
+        assert_eq!(target.server_name().map(ServerName::to_str).as_deref(), server_name);
+    }
+
+    #[test]
+    fn host_path_and_proof_come_from_the_url() {
+        check("https://Example.com", "example.com", "/", Some("example.com"));
+        check("https://example.com.:8443/a?b", "example.com.:8443", "/a?b", Some("example.com"));
+        check("http://example.com:80/", "example.com", "/", None);
+        check("https://[::1]:9/x", "[::1]:9", "/x", Some("::1"));
+        check("https://bücher.example/ü", "xn--bcher-kva.example", "/%C3%BC", Some("xn--bcher-kva.example"));
+        check("https://a_b.example/", "a_b.example", "/", Some("a_b.example"));
+    }
+
+    #[test]
+    fn every_byte_a_url_may_hold_can_be_sent() {
+        let policy = Policy::public_only();
+        for byte in (0..=127_u8).map(char::from).chain(['é', '\u{fffd}']) {
+            for url in [format!("https://example.com/a{byte}b"), format!("https://example.com/?a{byte}b")] {
+                if let Ok(url) = check_url(&url, &policy) {
+                    assert!(Target::new(url.clone()).prepared.is_some(), "{url}");
+                }
+            }
+        }
+    }
 }

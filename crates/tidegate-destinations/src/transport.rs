@@ -14,7 +14,7 @@
 //! certificates. There is no code for any of these.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use http_body_util::Full;
 use rustls::pki_types::CertificateDer;
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
 use tidegate_core::egress::Policy;
+use tokio::time::Instant;
 
 use crate::answer;
 use crate::connect::Connector;
@@ -106,13 +107,13 @@ impl HttpTransport {
         let mut request = target.request(method, headers, body)?;
         if let Some(connection) = target.idle().take(progress.started) {
             match send_on(connection, &target, request, progress).await {
-                Err(Unanswered::NotWritten(unsent, _)) => request = unsent,
-                Err(Unanswered::Failed(failure)) => return Err(failure),
                 Ok(answer) => return Ok(answer),
+                Err(Unanswered { unsent: Some(unsent), .. }) => request = *unsent,
+                Err(Unanswered { failure, unsent: None }) => return Err(failure),
             }
         }
         let connection = self.connector.connect(&target, progress).await?;
-        send_on(connection, &target, request, progress).await.map_err(Unanswered::into_failure)
+        send_on(connection, &target, request, progress).await.map_err(|unanswered| unanswered.failure)
     }
 }
 
@@ -146,20 +147,11 @@ impl Progress {
     }
 }
 
-/// A request without an answer, and whether it may have reached the receiver.
-enum Unanswered {
-    /// No byte of it was written.
-    NotWritten(Request<Full<Bytes>>, Failure),
-    /// It may have been written.
-    Failed(Failure),
-}
-
-impl Unanswered {
-    fn into_failure(self) -> Failure {
-        match self {
-            Self::NotWritten(_, failure) | Self::Failed(failure) => failure,
-        }
-    }
+/// A request without an answer.
+struct Unanswered {
+    failure: Failure,
+    /// The request itself, when no byte of it was written. Otherwise the receiver may have it.
+    unsent: Option<Box<Request<Full<Bytes>>>>,
 }
 
 async fn send_on(
@@ -172,19 +164,17 @@ async fn send_on(
     let began = now();
     let response = match connection.sender.try_send_request(request).await {
         Ok(response) => response,
-        Err(mut unsent) => {
-            let failure = progress.step.failed(unsent.error());
-            return Err(match unsent.take_message() {
-                Some(request) => Unanswered::NotWritten(request, failure),
-                None => Unanswered::Failed(failure),
-            });
+        Err(mut error) => {
+            let unsent = error.take_message().map(Box::new);
+            return Err(Unanswered { failure: progress.step.failed(error.error()), unsent });
         }
     };
     let answered = now();
     progress.phases.wait_us = Some(micros(answered.saturating_duration_since(began)));
     progress.step = Step::Read;
-    let (answer, is_complete) =
-        answer::read(response).await.map_err(|error| Unanswered::Failed(progress.step.failed(&error)))?;
+    let (answer, is_complete) = answer::read(response)
+        .await
+        .map_err(|error| Unanswered { failure: progress.step.failed(&error), unsent: None })?;
     if is_complete {
         target.give_back(connection, answered);
     }
