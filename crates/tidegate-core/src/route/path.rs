@@ -2,8 +2,12 @@
 
 use std::fmt;
 
+use ring::digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
+use super::view::View;
+use crate::id::Lane;
 use crate::limits;
 
 const ROOTS: [&str; 5] = ["subject", "source", "type", "extensions", "data"];
@@ -37,7 +41,7 @@ impl Path {
     }
 
     /// The attribute of the event it begins at, and the names to follow from there.
-    pub(super) fn split(&self) -> (&str, impl Iterator<Item = &str>) {
+    fn split(&self) -> (&str, impl Iterator<Item = &str>) {
         let (root, rest) = self.0.split_once('.').unwrap_or((&self.0, ""));
         (root, rest.split('.').filter(|segment| !segment.is_empty()))
     }
@@ -60,4 +64,52 @@ impl<'de> Deserialize<'de> for Path {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(serde::de::Error::custom)
     }
+}
+
+/// The lane of an event: a hash of the value at `path`. Nothing when the value is missing or null.
+pub fn lane_of(view: &View<'_>, path: &Path) -> Option<Lane> {
+    let (root, rest) = path.split();
+    match root {
+        "subject" => view.event.subject.as_deref().map(|subject| hash("s", subject)),
+        "source" => Some(hash("s", &view.event.source)),
+        "type" => Some(hash("s", &view.event.type_name)),
+        "extensions" => lane_at(view.extensions().ok()?, rest),
+        _ => lane_at(view.data().ok()?, rest),
+    }
+}
+
+fn lane_at<'p>(root: &Value, mut path: impl Iterator<Item = &'p str>) -> Option<Lane> {
+    let value = path.try_fold(root, |value, segment| match value {
+        Value::Object(members) => members.get(segment),
+        Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+        _ => None,
+    })?;
+    match value {
+        Value::Null => None,
+        Value::Bool(truth) => Some(hash("b", if *truth { "true" } else { "false" })),
+        Value::String(text) => Some(hash("s", text)),
+        Value::Number(number) => Some(hash("n", &canonical(number))),
+        Value::Array(_) | Value::Object(_) => Some(hash("j", &value.to_string())),
+    }
+}
+
+/// Numbers that are equal are one lane, however they are written.
+fn canonical(number: &serde_json::Number) -> String {
+    // Up to here every whole number has a double of its own.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match number.as_f64() {
+        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT => {
+            format!("{float:.0}")
+        }
+        _ => number.to_string(),
+    }
+}
+
+/// The kind stands before the text, so that `1` and `"1"` are two lanes.
+fn hash(kind: &str, text: &str) -> Lane {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(kind.as_bytes());
+    context.update(b":");
+    context.update(text.as_bytes());
+    Lane::from_be_bytes(context.finish().as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"))
 }

@@ -9,6 +9,7 @@ use super::definition::{Definition, Destination, Limits, Match, Retry};
 use super::invalid::Invalid;
 use super::patch::Section;
 use crate::limits;
+use crate::route::Condition;
 
 /// Says why an endpoint may not be called; the egress policy's word.
 pub type CheckUrl<'a> = &'a dyn Fn(&str) -> Result<(), String>;
@@ -78,7 +79,10 @@ fn matching(matching: &Match) -> Result<(), Invalid> {
             return Err(Invalid::new("field_too_many", field, detail));
         }
     }
-    Ok(())
+    match matching.condition.as_deref().map(Condition::compile) {
+        Some(Err(problem)) => Err(Invalid::new("condition_invalid", "match.where", problem.to_string())),
+        _ => Ok(()),
+    }
 }
 
 fn destination(

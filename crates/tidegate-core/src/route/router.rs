@@ -1,0 +1,86 @@
+//! The routing table of one project: which subscribers to ask about an event.
+//!
+//! Subscribers are found by the event's type: one look-up for the type itself and one for each of its prefixes.
+//! Only those found are asked, so thousands of subscribers with types of their own cost nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::judge::Subscriber;
+use super::pattern::Pattern;
+use super::view::View;
+use crate::event::Event;
+use crate::id::{Lane, SubscriberNo};
+
+/// Where one event goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// To whom.
+    pub subscriber: SubscriberNo,
+    /// In which lane; `None` outside the lanes.
+    pub lane: Option<Lane>,
+}
+
+/// The routing table of one project.
+#[derive(Clone, Debug, Default)]
+pub struct Router {
+    /// In the order of their numbers.
+    subscribers: Vec<Arc<Subscriber>>,
+    /// Places in `subscribers`, by exact type.
+    exact: HashMap<String, Vec<usize>>,
+    /// The same by prefix, which ends in a dot.
+    below: HashMap<String, Vec<usize>>,
+    /// Those that take any type.
+    any: Vec<usize>,
+}
+
+impl Router {
+    /// Builds the table.
+    pub fn build(mut subscribers: Vec<Arc<Subscriber>>) -> Self {
+        subscribers.sort_by_key(|subscriber| subscriber.no);
+        let mut router = Self::default();
+        for (place, subscriber) in subscribers.iter().enumerate() {
+            let types = &subscriber.definition.matching.types;
+            if types.is_empty() {
+                router.any.push(place);
+            }
+            for pattern in types {
+                match pattern {
+                    Pattern::Exact(name) => router.exact.entry(name.clone()).or_default().push(place),
+                    Pattern::Below(prefix) => router.below.entry(prefix.clone()).or_default().push(place),
+                    Pattern::Any => router.any.push(place),
+                }
+            }
+        }
+        router.subscribers = subscribers;
+        router
+    }
+
+    /// All subscribers, in the order of their numbers.
+    pub fn subscribers(&self) -> &[Arc<Subscriber>] {
+        &self.subscribers
+    }
+
+    /// Where an event goes, in the order of the subscribers' numbers.
+    pub fn route(&self, event: &Event) -> Vec<Route> {
+        let view = View::new(event);
+        let route = |place: usize| {
+            let subscriber = &self.subscribers[place];
+            subscriber.matches(&view).map(|lane| Route { subscriber: subscriber.no, lane })
+        };
+        self.candidates(&event.type_name).into_iter().filter_map(route).collect()
+    }
+
+    /// Places of the subscribers that want this type, each once.
+    fn candidates(&self, type_name: &str) -> Vec<usize> {
+        let mut places = self.any.clone();
+        places.extend(self.exact.get(type_name).into_iter().flatten());
+        if !self.below.is_empty() {
+            let prefixes = type_name.match_indices('.').map(|(dot, _)| &type_name[..=dot]);
+            places.extend(prefixes.filter_map(|prefix| self.below.get(prefix)).flatten());
+        }
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+}
