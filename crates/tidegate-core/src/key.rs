@@ -85,7 +85,8 @@ mod tests {
         assert!(is_acceptable(&key));
         assert_ne!(key, generate([1, 3]));
         assert_ne!(hash(&key), hash(&generate([1, 3])));
-        for bad in ["tgk_short", "key_0123456789012345678901234567890", "tgk_0123456789 0123456789012345678"] {
+        for bad in ["tgk_short", "key_0123456789012345678901234567890", "tgk_0123456789 0123456789012345678"]
+        {
             assert!(!is_acceptable(bad), "{bad}");
         }
     }

@@ -36,7 +36,10 @@ impl Clock {
     pub fn system(latest: Timestamp) -> Self {
         let wall_ms = system_ms();
         if latest.as_ms() > wall_ms + JUMP_MS {
-            tracing::warn!(behind_ms = latest.as_ms() - wall_ms, "the wall clock is behind what the store has seen");
+            tracing::warn!(
+                behind_ms = latest.as_ms() - wall_ms,
+                "the wall clock is behind what the store has seen"
+            );
         }
         Self::anchored(wall_ms.max(latest.as_ms()), None)
     }

@@ -74,7 +74,11 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tidegate");
         registry.register("events_accepted", "Events on disk", self.accepted.clone());
         registry.register("events_duplicate", "Events that were there already", self.duplicates.clone());
-        registry.register("events_conflicting", "Events whose id was taken by other content", self.conflicts.clone());
+        registry.register(
+            "events_conflicting",
+            "Events whose id was taken by other content",
+            self.conflicts.clone(),
+        );
         registry.register("deliveries_delivered", "Deliveries that arrived", self.delivered.clone());
         registry.register("attempts_failed", "Attempts that failed, by why", self.failed.clone());
         registry.register("delivery_seconds", "From acceptance to arrival", self.delivery_seconds.clone());
@@ -82,11 +86,19 @@ impl Metrics {
         registry.register("commit_seconds", "Duration of group commits", self.commit_seconds.clone());
         registry.register("commits", "Group commits", self.commits.clone());
         registry.register("commit_events", "Events written by group commits", self.commit_events.clone());
-        registry.register("results_stale", "Results refused because their claim was void", self.results_stale.clone());
+        registry.register(
+            "results_stale",
+            "Results refused because their claim was void",
+            self.results_stale.clone(),
+        );
         registry.register("attempts_in_flight", "Attempts under way", self.in_flight.clone());
         registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
         registry.register("deliveries_held", "Deliveries of inactive subscribers", self.held.clone());
-        registry.register("deliveries_exhausted", "Deliveries whose every attempt failed", self.exhausted.clone());
+        registry.register(
+            "deliveries_exhausted",
+            "Deliveries whose every attempt failed",
+            self.exhausted.clone(),
+        );
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
     }
 

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use tidegate_core::egress::{Policy, Url};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
-use tidegate_core::route::{Router, Subscriber};
+use tidegate_core::route::{Router, Stored, Subscriber};
 use tidegate_core::schedule::Terms;
 use tidegate_core::seal::Sealer;
 use tidegate_core::sign::Signer;
@@ -115,7 +115,11 @@ pub struct Rosters {
 
 impl Rosters {
     /// Reads the whole configuration.
-    pub async fn load(store: Arc<dyn Store>, sealer: Sealer, policy: Policy) -> tidegate_store::Result<Arc<Self>> {
+    pub async fn load(
+        store: Arc<dyn Store>,
+        sealer: Sealer,
+        policy: Policy,
+    ) -> tidegate_store::Result<Arc<Self>> {
         let rosters = Self {
             store,
             sealer,
@@ -194,7 +198,8 @@ impl Rosters {
     }
 
     fn compile(&self, row: SubscriberRow) -> Result<Endpoint, String> {
-        let definition: Definition = serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
+        let definition: Definition =
+            serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
         let secret = self
             .sealer
             .open(&row.secret, &row_name(row.project, &row.id))
@@ -202,8 +207,19 @@ impl Rosters {
             .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "the secret is not text".to_owned()))?;
         let signer = Signer::parse(&secret).map_err(|problem| problem.to_string())?;
         let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
-        let headers = webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
-        let limits = &definition.limits;
+        let headers =
+            webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
+        let stored = Stored {
+            no: row.no,
+            project: row.project,
+            id: row.id,
+            version: row.version,
+            created_version: row.created_version,
+            active: row.active,
+            definition,
+        };
+        let rule = Subscriber::compile(stored).map_err(|problem| problem.to_string())?;
+        let limits = &rule.definition.limits;
         Ok(Endpoint {
             created_at: row.created_at,
             active: row.active,
@@ -214,14 +230,7 @@ impl Rosters {
             signers: vec![signer],
             timeout: limits.timeout.0,
             terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
-            rule: Arc::new(Subscriber::compile(
-                row.no,
-                row.project,
-                row.id,
-                row.version,
-                row.created_version,
-                definition,
-            )?),
+            rule: Arc::new(rule),
         })
     }
 }

@@ -6,6 +6,7 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
@@ -87,19 +88,6 @@ pub struct Finished {
     pub attempt: Attempt,
     /// What comes next.
     pub next: Next,
-}
-
-/// Where a delivery goes after an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// It arrived.
-    Delivered,
-    /// It is due again at this time.
-    RetryAt(Timestamp),
-    /// It is due again at this time, and the attempt does not count as a failure of its schedule.
-    PostponedTo(Timestamp),
-    /// It is over, for this reason.
-    Exhausted(String),
 }
 
 /// One step of a backfill: the deliveries for the events between two marks.

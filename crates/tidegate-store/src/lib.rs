@@ -21,14 +21,16 @@ use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, V
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
-    Change, Changed, Configuration, KeyRow, NewKey, NewSubscriber, ProjectRow, SubscriberRow, SubscriberUpdate,
+    Change, Changed, Configuration, KeyRow, NewKey, NewSubscriber, ProjectRow, SubscriberRow,
+    SubscriberUpdate,
 };
 pub use group::{
-    BackfillStep, Claim, Committed, Finished, Group, Next, Refill, Refilled, Room, RoutedUnit, Submission,
+    BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit, Submission,
     UnitStatus,
 };
 pub use read::{
-    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, Trace, TraceRule,
+    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, Trace,
+    TraceRule,
 };
 
 /// What can go wrong that the caller can act on.
@@ -78,7 +80,11 @@ pub trait Store: Send + Sync + 'static {
     /// Puts an unfinished or exhausted delivery at the head of the queue, with a fresh schedule.
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome>;
     /// The next events a backfill has to look at, in order of acceptance.
-    async fn backfill(&self, subscriber: SubscriberNo, limit: usize) -> Result<Option<(BackfillStep, Vec<EventRow>)>>;
+    async fn backfill(
+        &self,
+        subscriber: SubscriberNo,
+        limit: usize,
+    ) -> Result<Option<(BackfillStep, Vec<EventRow>)>>;
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;
@@ -89,7 +95,11 @@ pub trait Store: Send + Sync + 'static {
     /// Deliveries, newest first.
     async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>>;
     /// One delivery with its attempts.
-    async fn delivery(&self, project: ProjectNo, delivery: DeliveryNo) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>>;
+    async fn delivery(
+        &self,
+        project: ProjectNo,
+        delivery: DeliveryNo,
+    ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
 

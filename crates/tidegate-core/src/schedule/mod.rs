@@ -96,7 +96,9 @@ impl Schedule {
     /// Queues a claimed delivery, or hands it back when its subscriber does not take part.
     pub fn push(&mut self, job: Job) -> Result<(), Job> {
         let subscriber = job.subscriber;
-        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return Err(job) };
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else {
+            return Err(job);
+        };
         self.bytes += job.body.len();
         lineup.queue.push_back(job);
         self.line_up(subscriber);
@@ -145,7 +147,9 @@ impl Schedule {
     /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
-            Some(lineup) if lineup.open && !lineup.spilled => QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len()),
+            Some(lineup) if lineup.open && !lineup.spilled => {
+                QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len())
+            }
             _ => 0,
         }
     }
@@ -235,7 +239,11 @@ impl Schedule {
     /// Puts a subscriber at the end of the turns, if it has work and a place for it.
     fn line_up(&mut self, subscriber: SubscriberNo) {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
-        if lineup.open && !lineup.lined_up && !lineup.queue.is_empty() && lineup.in_flight < lineup.terms.concurrency {
+        if lineup.open
+            && !lineup.lined_up
+            && !lineup.queue.is_empty()
+            && lineup.in_flight < lineup.terms.concurrency
+        {
             lineup.lined_up = true;
             self.turns.push_back(subscriber);
         }

@@ -66,7 +66,9 @@ impl Backfill {
 
     /// One step. Says whether there may be another.
     async fn step(&self, subscriber: SubscriberNo) -> tidegate_store::Result<bool> {
-        let Some((mut step, events)) = self.store.backfill(subscriber, STEP_EVENTS).await? else { return Ok(false) };
+        let Some((mut step, events)) = self.store.backfill(subscriber, STEP_EVENTS).await? else {
+            return Ok(false);
+        };
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(subscriber) else { return Ok(false) };
         fill(&mut step, endpoint, events);

@@ -161,7 +161,8 @@ impl Drop for Place<'_> {
             response: None,
         };
         let endpoint = self.deliver.rosters.current().endpoint(self.job.subscriber).cloned();
-        let retries = endpoint.map(|endpoint| endpoint.definition().retry.schedule.clone()).unwrap_or_default();
+        let retries =
+            endpoint.map(|endpoint| endpoint.definition().retry.schedule.clone()).unwrap_or_default();
         let verdict = Verdict::RetryLater { not_before: None };
         let next = retry::next(&verdict, &retries, self.job.tries, now, self.deliver.entropy.u64());
         self.deliver.persist.finished(finished(self.job, attempt, next));

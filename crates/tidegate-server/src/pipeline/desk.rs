@@ -52,7 +52,8 @@ impl Desk {
             active.insert(subscriber);
         }
         let gone = followed.difference(&active);
-        let released = gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
+        let released =
+            gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
         *followed = active;
         drop(schedule);
         self.work.notify_one();
@@ -130,7 +131,8 @@ impl Desk {
         }
         let jobs = std::mem::take(&mut committed.jobs);
         let any = !jobs.is_empty();
-        let unwanted = jobs.into_iter().filter_map(|job| schedule.push(job).err()).map(|job| claim(&job)).collect();
+        let unwanted =
+            jobs.into_iter().filter_map(|job| schedule.push(job).err()).map(|job| claim(&job)).collect();
         drop(schedule);
         if any {
             self.work.notify_one();

@@ -81,7 +81,8 @@ impl Ingest {
         let ids: Vec<String> = units.iter().map(|unit| unit.events[0].id.clone()).collect();
         let roster = self.rosters.current();
         let keyed = units.into_iter().map(|unit| {
-            let keys = unit.events.iter().map(|event| lookup_key(project, &event.source, &event.id)).collect();
+            let keys =
+                unit.events.iter().map(|event| lookup_key(project, &event.source, &event.id)).collect();
             RoutedUnit { unit, routes: Vec::new(), keys }
         });
         let mut submission = Submission { project, units: keyed.collect() };
@@ -99,7 +100,8 @@ impl Ingest {
 pub(super) fn route(roster: &Roster, submission: &mut Submission) {
     let router = roster.router(submission.project);
     for unit in &mut submission.units {
-        let routes = unit.unit.events.iter().map(|event| router.map_or_else(Vec::new, |router| router.route(event)));
+        let routes =
+            unit.unit.events.iter().map(|event| router.map_or_else(Vec::new, |router| router.route(event)));
         unit.routes = routes.collect();
     }
 }

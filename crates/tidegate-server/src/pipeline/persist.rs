@@ -19,9 +19,7 @@ use std::time::Duration;
 use tidegate_core::id::{SubscriberNo, Version};
 use tidegate_core::limits::GROUP_EVENTS_MAX;
 use tidegate_core::time::Timestamp;
-use tidegate_store::{
-    BackfillStep, Claim, Committed, Error, Finished, Group, Store, Submission, UnitStatus,
-};
+use tidegate_store::{BackfillStep, Claim, Committed, Error, Finished, Group, Store, Submission, UnitStatus};
 use tokio::sync::{Notify, oneshot};
 
 use super::Parts;
@@ -82,6 +80,14 @@ struct Batch {
     backfillers: Vec<oneshot::Sender<()>>,
 }
 
+/// What the loop finds when it looks.
+enum Look {
+    Work(Box<Batch>),
+    /// Nothing before this time, unless somebody brings something.
+    Nothing(Option<Timestamp>),
+    End,
+}
+
 impl Persist {
     pub(super) fn new(parts: &Parts, desk: Arc<Desk>) -> Arc<Self> {
         Arc::new(Self {
@@ -102,7 +108,11 @@ impl Persist {
     }
 
     /// Writes new events; answers after the commit.
-    pub async fn submit(&self, submission: Submission, version: Version) -> Result<Vec<UnitStatus>, Unavailable> {
+    pub async fn submit(
+        &self,
+        submission: Submission,
+        version: Version,
+    ) -> Result<Vec<UnitStatus>, Unavailable> {
         let (reply, answer) = oneshot::channel();
         {
             let mut pending = self.lock();
@@ -176,19 +186,11 @@ impl Persist {
     /// Waits until there is something to write, and takes it. `None` when the loop shall end.
     async fn gather(&self) -> Option<Batch> {
         loop {
-            let now = self.clock.now();
-            let mut pending = self.lock();
-            let refills = if pending.is_stopping { Vec::new() } else { self.desk.wishes(now) };
-            if pending.is_due(now) || !refills.is_empty() || !self.is_healthy() {
-                let mut batch = pending.take();
-                batch.group.refills = refills;
-                return Some(batch);
-            }
-            if pending.is_stopping {
-                return None;
-            }
-            let due = [pending.results_due, self.desk.store_due_at()].into_iter().flatten().min();
-            drop(pending);
+            let due = match self.look() {
+                Look::Work(batch) => return Some(*batch),
+                Look::End => return None,
+                Look::Nothing(due) => due,
+            };
             tokio::select! {
                 biased;
                 () = self.wake.notified() => {}
@@ -196,6 +198,21 @@ impl Persist {
                 () = self.clock.doze_until_some(due) => {}
             }
         }
+    }
+
+    fn look(&self) -> Look {
+        let now = self.clock.now();
+        let mut pending = self.lock();
+        let refills = if pending.is_stopping { Vec::new() } else { self.desk.wishes(now) };
+        if pending.is_due(now) || !refills.is_empty() || !self.is_healthy() {
+            let mut batch = pending.take();
+            batch.group.refills = refills;
+            return Look::Work(Box::new(batch));
+        }
+        if pending.is_stopping {
+            return Look::End;
+        }
+        Look::Nothing([pending.results_due, self.desk.store_due_at()].into_iter().flatten().min())
     }
 
     /// Commits a group, routing it again for as long as the configuration moves under it.
@@ -269,7 +286,8 @@ impl Pending {
         !self.submissions.is_empty()
             || !self.backfills.is_empty()
             || self.is_urgent
-            || (!self.results.is_empty() && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
+            || (!self.results.is_empty()
+                && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
     }
 
     /// Takes everything, but no more events than one commit should carry.
@@ -303,6 +321,7 @@ impl Pending {
 fn concerned(group: &Group) -> BTreeSet<SubscriberNo> {
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let routed = units.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
-    let next = group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
+    let next =
+        group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
     routed.chain(next).collect()
 }

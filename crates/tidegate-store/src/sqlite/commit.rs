@@ -203,7 +203,9 @@ fn is_committed(writer: &mut Writer, witness: &Witness) -> rusqlite::Result<bool
             no,
             0,
         ),
-        Witness::Attempt(delivery, n) => ("SELECT 1 FROM attempts WHERE delivery = ?1 AND n = ?2", delivery, n),
+        Witness::Attempt(delivery, n) => {
+            ("SELECT 1 FROM attempts WHERE delivery = ?1 AND n = ?2", delivery, n)
+        }
         Witness::Claim(delivery, token) => {
             ("SELECT 1 FROM deliveries WHERE id = ?1 AND claims = ?2", delivery, token)
         }

@@ -82,7 +82,9 @@ fn delete_project(tx: &Transaction<'_>, no: ProjectNo, now: Timestamp) -> Result
 
 fn create_key(tx: &Transaction<'_>, new: &NewKey, now: Timestamp) -> Result<i64> {
     if count(tx, "SELECT count(*) FROM keys WHERE project = ?1", new.project)? >= KEYS_PER_PROJECT_MAX {
-        return Err(Error::Conflict(format!("a project has at most {KEYS_PER_PROJECT_MAX} keys: delete unused ones")));
+        return Err(Error::Conflict(format!(
+            "a project has at most {KEYS_PER_PROJECT_MAX} keys: delete unused ones"
+        )));
     }
     tx.execute(
         "INSERT INTO keys (project, id, role, name, prefix, hash, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
@@ -94,8 +96,9 @@ fn create_key(tx: &Transaction<'_>, new: &NewKey, now: Timestamp) -> Result<i64>
 }
 
 fn delete_key(tx: &Transaction<'_>, project: ProjectNo, id: &str) -> Result<i64> {
-    let changed =
-        tx.execute("DELETE FROM keys WHERE project = ?1 AND id = ?2", params![project, id]).map_err(failed)?;
+    let changed = tx
+        .execute("DELETE FROM keys WHERE project = ?1 AND id = ?2", params![project, id])
+        .map_err(failed)?;
     if changed == 0 { Err(Error::NotFound) } else { Ok(project) }
 }
 
@@ -108,7 +111,9 @@ fn create_subscriber(
 ) -> Result<i64> {
     let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
     if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {
-        return Err(Error::Conflict(format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers")));
+        return Err(Error::Conflict(format!(
+            "a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers"
+        )));
     }
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     tx.execute(
@@ -216,7 +221,9 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         })?
         .collect::<rusqlite::Result<_>>()?;
     let keys = conn
-        .prepare_cached("SELECT project, id, role, name, prefix, hash, created_at FROM keys ORDER BY project, id")?
+        .prepare_cached(
+            "SELECT project, id, role, name, prefix, hash, created_at FROM keys ORDER BY project, id",
+        )?
         .query_map([], key_row)?
         .collect::<rusqlite::Result<_>>()?;
     let subscribers = conn

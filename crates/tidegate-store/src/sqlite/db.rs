@@ -111,9 +111,9 @@ impl Readers {
         };
         match self.calls {
             Calls::Inline => run(),
-            Calls::Blocking => tokio::task::spawn_blocking(run)
-                .await
-                .unwrap_or_else(|error| Err(Error::Unavailable(format!("database work ended early: {error}")))),
+            Calls::Blocking => tokio::task::spawn_blocking(run).await.unwrap_or_else(|error| {
+                Err(Error::Unavailable(format!("database work ended early: {error}")))
+            }),
         }
     }
 
@@ -121,8 +121,10 @@ impl Readers {
         if let Some(conn) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(conn);
         }
-        let conn = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
-        conn.query_row(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}"), [], |_| Ok(())).map_err(failed)?;
+        let conn =
+            Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+        conn.query_row(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}"), [], |_| Ok(()))
+            .map_err(failed)?;
         Ok(conn)
     }
 }

@@ -65,7 +65,8 @@ impl Dedupe {
         found.extend(delta.added.range(span.clone()).map(|(_, seq)| *seq));
         found.extend(self.fresh.range(span.clone()).map(|(_, seq)| *seq));
         let start = self.merging.partition_point(|entry| *entry < span.start);
-        found.extend(self.merging[start..].iter().take_while(|entry| **entry < span.end).map(|(_, seq)| *seq));
+        found
+            .extend(self.merging[start..].iter().take_while(|entry| **entry < span.end).map(|(_, seq)| *seq));
         let mut statement = conn.prepare_cached("SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2")?;
         let mut rows = statement.query([keys.start, keys.end])?;
         while let Some(row) = rows.next()? {

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::Writer;
 use super::commit::Context;
-use crate::{BackfillStep, Claim, Finished, Next, Refill, Refilled, RetryOutcome};
+use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row; see the schema.
 const DUE: i64 = 0;
@@ -81,8 +82,10 @@ fn must_wait(context: &Context<'_>, subscriber: SubscriberNo, lane: Lane) -> rus
 }
 
 fn lane_is_busy(conn: &Connection, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<bool> {
-    conn.prepare_cached("SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1")?
-        .exists([subscriber, lane])
+    conn.prepare_cached(
+        "SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1",
+    )?
+    .exists([subscriber, lane])
 }
 
 const FINISH: &str = "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
@@ -351,7 +354,9 @@ fn insert_past(
 fn open_lanes(context: &mut Context<'_>, subscriber: SubscriberNo) -> rusqlite::Result<()> {
     let lanes = context
         .conn
-        .prepare_cached("SELECT DISTINCT lane FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3")?
+        .prepare_cached(
+            "SELECT DISTINCT lane FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3",
+        )?
         .query_map([subscriber], |row| row.get(0))?
         .collect::<rusqlite::Result<Vec<Lane>>>()?;
     for lane in lanes {
@@ -397,12 +402,13 @@ fn make_way(
             "SELECT id, status, event > (SELECT event FROM deliveries WHERE id = ?3) FROM deliveries
              WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND id <> ?3 ORDER BY event, id LIMIT 1",
         )?
-        .query_row(params![subscriber, lane, delivery], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row(params![subscriber, lane, delivery], |row| {
+            Ok((row.get::<_, DeliveryNo>(0)?, row.get::<_, i64>(1)?, row.get::<_, bool>(2)?))
+        })
         .optional()?;
     match other {
         None => Ok(true),
         Some((id, status, true)) if status != CLAIMED => {
-            let id: DeliveryNo = id;
             conn.prepare_cached("UPDATE deliveries SET status = 2 WHERE id = ?1")?.execute([id])?;
             Ok(true)
         }

@@ -41,11 +41,13 @@ fn same_id(
     project: ProjectNo,
     event: &Event,
 ) -> rusqlite::Result<Option<Option<Fingerprint>>> {
-    conn.prepare_cached("SELECT fingerprint FROM events WHERE seq = ?1 AND project = ?2 AND source = ?3 AND id = ?4")?
-        .query_row(params![seq, project, event.source, event.id], |row| {
-            Ok(fingerprint_from(row.get_ref(0)?.as_blob()?))
-        })
-        .optional()
+    conn.prepare_cached(
+        "SELECT fingerprint FROM events WHERE seq = ?1 AND project = ?2 AND source = ?3 AND id = ?4",
+    )?
+    .query_row(params![seq, project, event.source, event.id], |row| {
+        Ok(fingerprint_from(row.get_ref(0)?.as_blob()?))
+    })
+    .optional()
 }
 
 const INSERT: &str = "INSERT INTO events
@@ -101,10 +103,11 @@ pub(super) fn by_id(
     project: ProjectNo,
     id: &str,
 ) -> rusqlite::Result<Vec<EventRow>> {
-    let candidates = dedupe
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .candidates(conn, &Delta::default(), lookup_range(project, id))?;
+    let candidates = dedupe.lock().unwrap_or_else(PoisonError::into_inner).candidates(
+        conn,
+        &Delta::default(),
+        lookup_range(project, id),
+    )?;
     let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1 AND project = ?2 AND id = ?3");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut found = Vec::new();
@@ -121,8 +124,9 @@ pub(super) fn list(
     filter: &EventFilter,
 ) -> rusqlite::Result<Page<EventRow>> {
     let by_type = if filter.type_name.is_some() { " AND type = ?3" } else { " AND ?3 IS NULL" };
-    let sql =
-        format!("SELECT {COLUMNS}, project FROM events WHERE seq < ?1 AND project = ?2{by_type} ORDER BY seq DESC LIMIT ?4");
+    let sql = format!(
+        "SELECT {COLUMNS}, project FROM events WHERE seq < ?1 AND project = ?2{by_type} ORDER BY seq DESC LIMIT ?4"
+    );
     let mut statement = conn.prepare_cached(&sql)?;
     let before = filter.before.unwrap_or(Seq::MAX);
     let mut rows =

@@ -24,8 +24,8 @@ use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter, DeliveryRow, Error,
-    EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
+    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
+    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
 };
 pub use db::Calls;
 use db::Readers;
@@ -210,8 +210,10 @@ impl Writer {
             .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
         for (id, subscriber, lane, lost) in lost {
             if lost < CLAIMS_LOST_MAX {
-                tx.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
-                    .execute(params![id, lost])?;
+                tx.prepare_cached(
+                    "UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1",
+                )?
+                .execute(params![id, lost])?;
                 continue;
             }
             let reason = format!("set aside after the process ended {lost} times while it was being sent");
@@ -257,7 +259,11 @@ impl Store for SqliteStore {
         self.write(move |writer| deliveries::retry(writer, project, delivery, now).map_err(failed)).await
     }
 
-    async fn backfill(&self, subscriber: SubscriberNo, limit: usize) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
+    async fn backfill(
+        &self,
+        subscriber: SubscriberNo,
+        limit: usize,
+    ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
         self.readers.read(move |conn| events::backfill(conn, subscriber, limit).map_err(failed)).await
     }
 
@@ -278,7 +284,11 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| read::list(conn, project, &filter).map_err(failed)).await
     }
 
-    async fn delivery(&self, project: ProjectNo, no: DeliveryNo) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
+    async fn delivery(
+        &self,
+        project: ProjectNo,
+        no: DeliveryNo,
+    ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
         self.readers.read(move |conn| read::one(conn, project, no).map_err(failed)).await
     }
 

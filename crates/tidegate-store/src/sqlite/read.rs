@@ -9,7 +9,8 @@ use tidegate_core::time::Timestamp;
 
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, TraceRule};
 
-const SELECT: &str = "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
+const SELECT: &str =
+    "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
         d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
@@ -72,8 +73,7 @@ pub(super) fn list(
         (None, Some(Status::Exhausted)) => "d.status = 4 AND ?3 IS NULL",
         (None, _) => "?3 IS NULL",
     };
-    let sql =
-        format!("{SELECT} WHERE {narrow} AND d.id < ?1 AND d.project = ?2 ORDER BY d.id DESC LIMIT ?4");
+    let sql = format!("{SELECT} WHERE {narrow} AND d.id < ?1 AND d.project = ?2 ORDER BY d.id DESC LIMIT ?4");
     let mut statement = conn.prepare_cached(&sql)?;
     let before = filter.before.unwrap_or(DeliveryNo::MAX);
     let mut rows =
@@ -158,7 +158,8 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
              WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no",
         )?
         .query_map([event, project], |row| {
-            let rule = TraceRule { subscriber: row.get(0)?, subscriber_id: row.get(1)?, definition: row.get(2)? };
+            let rule =
+                TraceRule { subscriber: row.get(0)?, subscriber_id: row.get(1)?, definition: row.get(2)? };
             Ok((rule, row.get::<_, bool>(3)?))
         })?
         .filter_map(|row| row.map(|(rule, listed)| listed.then_some(rule)).transpose())
@@ -172,12 +173,14 @@ pub(super) fn backlog(conn: &Connection) -> rusqlite::Result<Backlog> {
         .prepare_cached("SELECT no, active FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(i64, bool)>>>()?;
-    let mut due = conn.prepare_cached("SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0")?;
+    let mut due =
+        conn.prepare_cached("SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0")?;
     let mut laned = conn.prepare_cached(
         "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3 AND status = 2",
     )?;
     for (no, active) in subscribers {
-        let waiting: u64 = due.query_row([no], |row| row.get::<_, u64>(0))? + laned.query_row([no], |row| row.get::<_, u64>(0))?;
+        let waiting: u64 = due.query_row([no], |row| row.get::<_, u64>(0))?
+            + laned.query_row([no], |row| row.get::<_, u64>(0))?;
         *(if active { &mut backlog.waiting } else { &mut backlog.held }) += waiting;
     }
     backlog.exhausted =
