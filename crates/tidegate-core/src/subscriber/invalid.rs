@@ -30,7 +30,7 @@ impl Invalid {
 }
 
 /// Reads the JSON of the API and says where it went wrong.
-pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
+pub fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
     if let Err(error) = serde_json::from_slice::<IgnoredAny>(text) {
         return Err(Invalid::syntax(&error.to_string()));
     }
