@@ -15,3 +15,8 @@ pub mod event;
 pub mod delivery;
 
 pub mod attempt;
+
+pub mod egress;
+pub mod headers;
+pub mod retry_after;
+pub mod sign;

@@ -105,3 +105,14 @@ pub const KEYS_PER_PROJECT_MAX: usize = 1_000;
 pub const SECRET_BYTES_MIN: usize = 24;
 /// A signing secret's raw bytes, by Standard Webhooks.
 pub const SECRET_BYTES_MAX: usize = 64;
+/// A signing secret that is not a `whsec_` one: a text whose bytes are the key.
+pub const SECRET_TEXT_BYTES_MAX: usize = 256;
+
+/// The head of a receiver's answer: status line and headers. Its connection buffers no more than this.
+pub const RESPONSE_HEAD_BYTES_MAX: usize = 32 * 1024;
+/// One header of a receiver's answer that is kept (`content-type`, `retry-after`).
+pub const RESPONSE_HEADER_KEPT_BYTES_MAX: usize = 256;
+/// Addresses of one name that are tried for one connection.
+pub const CONNECT_ADDRESSES_MAX: usize = 8;
+/// Names looked up at once, one blocking thread each; the store works on the same threads (tokio has 512).
+pub const LOOKUPS_IN_FLIGHT_MAX: usize = 64;

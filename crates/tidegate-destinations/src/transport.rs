@@ -1,0 +1,208 @@
+//! The transport: sends one request and reports what happened. The only outbound sockets of the product.
+//!
+//! Called by the delivery workers with an [`Outbound`]; answers with an [`Exchange`], always: a receiver that is
+//! slow, broken or hostile is data, never an error.
+//! Promises:
+//! 1. No address is dialled that the policy does not allow, whatever the URL or the name system says (`connect`).
+//! 2. One deadline covers everything: look-up, connecting, TLS, sending, the answer's head and its body.
+//! 3. A request that may have been written is never sent twice. One that certainly was not, because the receiver
+//!    had closed a reused connection, is sent at once on a fresh one.
+//! 4. Memory per answer is bounded: its head by the parser's limits, its body by what is kept.
+//! 5. No text here repeats a blocked address, a path, a query or a header.
+//!
+//! Does not: follow redirects, use proxies of the environment, decompress answers, or skip the verification of
+//! certificates. There is no code for any of these.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use http_body_util::Full;
+use rustls::pki_types::CertificateDer;
+use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
+use tidegate_core::egress::Policy;
+
+use crate::answer;
+use crate::connect::Connector;
+use crate::failure::Step;
+use crate::pool::Connection;
+use crate::resolve::Resolve;
+use crate::target::Target;
+
+/// One request to be sent.
+pub struct Outbound {
+    /// Where to.
+    pub target: Arc<Target>,
+    /// Usually POST.
+    pub method: Method,
+    /// All headers but `host` and `content-length`, which are the transport's.
+    pub headers: HeaderMap,
+    /// The exact bytes to send.
+    pub body: Bytes,
+    /// How long everything together may take.
+    pub timeout: Duration,
+}
+
+/// What became of one request.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// How long each part took.
+    pub phases: Phases,
+    /// The answer, or why there is none.
+    pub result: Result<Answer, Failure>,
+}
+
+/// A complete answer, whatever its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The header `retry-after` as sent, when it is short and readable.
+    pub retry_after: Option<String>,
+    /// What is kept of the answer.
+    pub head: ResponseHead,
+}
+
+/// Why there is no complete answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For machines.
+    pub class: ErrorClass,
+    /// For people. Free of secrets, and the same for every blocked address.
+    pub detail: String,
+}
+
+/// Sends requests. The pipeline's simulation has its own, with scripted receivers.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// Sends one request and waits for the whole answer, a failure, or the deadline.
+    async fn send(&self, outbound: Outbound) -> Exchange;
+}
+
+/// The real transport: HTTP/1.1 over TCP and TLS.
+pub struct HttpTransport {
+    connector: Connector,
+}
+
+impl HttpTransport {
+    /// Trusts the public certificate authorities.
+    pub fn new(policy: Policy, resolver: Arc<dyn Resolve>) -> Self {
+        Self { connector: Connector::new(policy, resolver, &[]).expect("no certificate was added") }
+    }
+
+    /// Trusts these certificate authorities besides the public ones.
+    pub fn with_roots(
+        policy: Policy,
+        resolver: Arc<dyn Resolve>,
+        roots: &[CertificateDer<'static>],
+    ) -> Result<Self, rustls::Error> {
+        Connector::new(policy, resolver, roots).map(|connector| Self { connector })
+    }
+
+    async fn exchange(&self, outbound: Outbound, progress: &mut Progress) -> Result<Answer, Failure> {
+        let Outbound { target, method, headers, body, .. } = outbound;
+        let mut request = target.request(method, headers, body)?;
+        if let Some(connection) = target.idle().take(progress.started) {
+            match send_on(connection, &target, request, progress).await {
+                Err(Unanswered::NotWritten(unsent, _)) => request = unsent,
+                Err(Unanswered::Failed(failure)) => return Err(failure),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        let connection = self.connector.connect(&target, progress).await?;
+        send_on(connection, &target, request, progress).await.map_err(Unanswered::into_failure)
+    }
+}
+
+#[async_trait]
+impl Transport for HttpTransport {
+    async fn send(&self, outbound: Outbound) -> Exchange {
+        let timeout = outbound.timeout;
+        let mut progress = Progress::new(timeout);
+        let result = match tokio::time::timeout(timeout, self.exchange(outbound, &mut progress)).await {
+            Ok(result) => result,
+            Err(_) => Err(progress.step.timed_out(timeout)),
+        };
+        progress.phases.total_us = micros_since(progress.started);
+        Exchange { phases: progress.phases, result }
+    }
+}
+
+/// How far a try has come, readable after the deadline cut it off.
+pub(crate) struct Progress {
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) step: Step,
+    pub(crate) phases: Phases,
+}
+
+impl Progress {
+    fn new(timeout: Duration) -> Self {
+        let started = now();
+        let deadline = started.checked_add(timeout).unwrap_or(started);
+        Self { started, deadline, step: Step::Send, phases: Phases::default() }
+    }
+}
+
+/// A request without an answer, and whether it may have reached the receiver.
+enum Unanswered {
+    /// No byte of it was written.
+    NotWritten(Request<Full<Bytes>>, Failure),
+    /// It may have been written.
+    Failed(Failure),
+}
+
+impl Unanswered {
+    fn into_failure(self) -> Failure {
+        match self {
+            Self::NotWritten(_, failure) | Self::Failed(failure) => failure,
+        }
+    }
+}
+
+async fn send_on(
+    mut connection: Connection,
+    target: &Arc<Target>,
+    request: Request<Full<Bytes>>,
+    progress: &mut Progress,
+) -> Result<Answer, Unanswered> {
+    progress.step = Step::Send;
+    let began = now();
+    let response = match connection.sender.try_send_request(request).await {
+        Ok(response) => response,
+        Err(mut unsent) => {
+            let failure = progress.step.failed(unsent.error());
+            return Err(match unsent.take_message() {
+                Some(request) => Unanswered::NotWritten(request, failure),
+                None => Unanswered::Failed(failure),
+            });
+        }
+    };
+    let answered = now();
+    progress.phases.wait_us = Some(micros(answered.saturating_duration_since(began)));
+    progress.step = Step::Read;
+    let (answer, is_complete) =
+        answer::read(response).await.map_err(|error| Unanswered::Failed(progress.step.failed(&error)))?;
+    if is_complete {
+        target.give_back(connection, answered);
+    }
+    Ok(answer)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "sockets live in real time; the simulation replaces the transport as a whole"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+pub(crate) fn micros_since(began: Instant) -> u32 {
+    micros(now().saturating_duration_since(began))
+}
+
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}
