@@ -6,8 +6,10 @@ mod projects;
 mod resource;
 mod send;
 mod serve;
+mod sink;
 mod subscribers;
 mod trace;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -65,6 +67,10 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Send one event, or the events of a file
     Send(send::SendArgs),
+    /// Receive webhooks, check their signatures, answer as told
+    Sink(sink::SinkArgs),
+    /// Check a webhook's signature and say which part is wrong
+    Verify(verify::VerifyArgs),
     /// Show what became of an event, subscriber by subscriber
     Trace(trace::TraceArgs),
     /// Make, list, show, pause or delete subscribers
@@ -83,6 +89,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::serve(args),
         Command::Send(args) => block_on(send::run(args, &globals)),
+        Command::Sink(args) => block_on(sink::run(args, &globals)),
+        Command::Verify(args) => verify::run(args, &globals),
         Command::Trace(args) => block_on(trace::run(args, &globals)),
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
