@@ -5,7 +5,7 @@
 //! their results are written, the unsent goes back; then the process exits.
 
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +73,10 @@ pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) 
 fn start_logging(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEGATE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // A second server in one process, as in tests, logs through the first one's subscriber.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
@@ -128,7 +131,9 @@ async fn serve(
         metrics: Arc::new(Metrics::default()),
     };
     let first_key = ensure_admin_key(&settings, &parts).await?;
-    let listener = TcpListener::bind(settings.listen).await.map_err(|error| BootError::Listen(settings.listen, error))?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .map_err(|error| BootError::Listen(settings.listen, error))?;
     let address = listener.local_addr()?;
     let pipeline = Pipeline::start(&parts, &deliver).await?;
     let app = Arc::new(App { pipeline, parts, is_stopping: AtomicBool::new(false) });

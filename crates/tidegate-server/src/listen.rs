@@ -25,7 +25,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` changes, then lets requests under way end.
-pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<bool>, clock: crate::clock::Clock) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+    clock: crate::clock::Clock,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");

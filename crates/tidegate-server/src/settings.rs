@@ -104,7 +104,8 @@ impl File {
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, Unsettled> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| Unsettled(format!("cannot read {shown}: {error}")))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Unsettled(format!("cannot read {shown}: {error}")))?;
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
@@ -133,10 +134,13 @@ impl File {
         }
         let listen = self.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
         let address = listen.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-        let listen =
-            address.ok_or_else(|| Unsettled(format!("listen: {listen} is not HOST:PORT, for example {LISTEN_DEFAULT}")))?;
+        let listen = address.ok_or_else(|| {
+            Unsettled(format!("listen: {listen} is not HOST:PORT, for example {LISTEN_DEFAULT}"))
+        })?;
         if admin_key.as_deref().is_some_and(|key| !key::is_acceptable(key)) {
-            return Err(Unsettled("TIDEGATE_ADMIN_KEY must be tgk_ and 28 to 124 more characters".to_owned()));
+            return Err(Unsettled(
+                "TIDEGATE_ADMIN_KEY must be tgk_ and 28 to 124 more characters".to_owned(),
+            ));
         }
         Ok(Settings {
             listen,
@@ -162,7 +166,10 @@ fn policy(allow: &[String]) -> Result<Policy, Unsettled> {
 pub(crate) fn parse_master_key(text: &str) -> Result<[u8; 32], Unsettled> {
     let bytes = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or_else(|| {
-        Unsettled("the master key must be 32 bytes in base64, for example from `openssl rand -base64 32`".to_owned())
+        Unsettled(
+            "the master key must be 32 bytes in base64, for example from `openssl rand -base64 32`"
+                .to_owned(),
+        )
     })
 }
 

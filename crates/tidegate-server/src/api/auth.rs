@@ -44,7 +44,10 @@ impl Caller {
     }
 
     pub(crate) fn must_operate(&self) -> Result<(), Problem> {
-        self.must(self.is_operator && self.role.may_change(), "manage projects: use the installation's admin key")
+        self.must(
+            self.is_operator && self.role.may_change(),
+            "manage projects: use the installation's admin key",
+        )
     }
 
     fn must(&self, may: bool, what: &str) -> Result<(), Problem> {

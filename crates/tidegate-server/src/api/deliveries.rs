@@ -38,12 +38,7 @@ pub(super) async fn list_of_subscriber(
     list_page(&app, &caller, Some(subscriber), query).await
 }
 
-async fn list_page(
-    app: &App,
-    caller: &Caller,
-    subscriber: Option<SubscriberNo>,
-    mut query: Query,
-) -> Answer {
+async fn list_page(app: &App, caller: &Caller, subscriber: Option<SubscriberNo>, mut query: Query) -> Answer {
     let filter = DeliveryFilter {
         status: query.take("status").map(|name| parse_status(&name)).transpose()?,
         subscriber,

@@ -86,7 +86,8 @@ fn answer(receipt: &Receipt) -> Response {
     json_text(StatusCode::ACCEPTED, text)
 }
 
-const CONFLICT: &str = "an event with this source and id but other content was accepted before; nothing changed";
+const CONFLICT: &str =
+    "an event with this source and id but other content was accepted before; nothing changed";
 
 /// Events, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
@@ -136,7 +137,8 @@ pub(super) async fn find(
         (Some(event), false) => {
             let sources: Vec<String> =
                 found.into_iter().map(|event| event.source).chain([event.source]).collect();
-            let detail = format!("several sources use this id: say which with ?source= ({})", sources.join(", "));
+            let detail =
+                format!("several sources use this id: say which with ?source= ({})", sources.join(", "));
             Err(Problem::conflict("event_ambiguous", detail))
         }
     }

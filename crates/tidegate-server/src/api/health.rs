@@ -30,7 +30,8 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery)
     let mut answer = json!({ "status": if is_ready { "ready" } else { "unavailable" } });
     if is_verbose || !is_ready {
         let name = |is_fine| Value::from(if is_fine { "ok" } else { "failing" });
-        answer["checks"] = checks.into_iter().map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
+        answer["checks"] =
+            checks.into_iter().map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
     }
     Ok(json_answer(status, &answer))
 }

@@ -99,7 +99,11 @@ pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(
 }
 
 fn project_id(roster: &Roster, no: ProjectNo) -> Value {
-    roster.projects.values().find(|project| project.no == no).map_or(Value::Null, |project| project.id.clone().into())
+    roster
+        .projects
+        .values()
+        .find(|project| project.no == no)
+        .map_or(Value::Null, |project| project.id.clone().into())
 }
 
 fn shown(roster: &Roster, key: &KeyRow) -> Value {

@@ -44,10 +44,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/events/{id}", get(events::get)),
         ("/v1/events/{id}/trace", get(trace::get)),
         ("/v1/subscribers", post(subscribers::create).get(subscribers::list)),
-        (
-            "/v1/subscribers/{id}",
-            get(subscribers::get).patch(subscribers::patch).delete(subscribers::delete),
-        ),
+        ("/v1/subscribers/{id}", get(subscribers::get).patch(subscribers::patch).delete(subscribers::delete)),
         ("/v1/subscribers/{id}/pause", post(subscribers::pause)),
         ("/v1/subscribers/{id}/resume", post(subscribers::resume)),
         ("/v1/subscribers/{id}/deliveries", get(deliveries::list_of_subscriber)),
@@ -72,7 +69,9 @@ pub fn router(app: Arc<App>) -> Router {
         router = router.route(path, methods);
     }
     router
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /openapi.json for all paths") })
+        .fallback(|| async {
+            Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /openapi.json for all paths")
+        })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "see the `allow` header")
         })

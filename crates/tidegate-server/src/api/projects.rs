@@ -49,9 +49,11 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
     let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
     let roster = app.parts.rosters.current();
-    let mut projects: Vec<&ProjectRow> = roster.projects.values().filter(|project| project.no > after).collect();
+    let mut projects: Vec<&ProjectRow> =
+        roster.projects.values().filter(|project| project.no > after).collect();
     projects.sort_by_key(|project| project.no);
-    let next = projects.get(limit.wrapping_sub(1)).filter(|_| projects.len() > limit).map(|project| project.no);
+    let next =
+        projects.get(limit.wrapping_sub(1)).filter(|_| projects.len() > limit).map(|project| project.no);
     let items: Vec<Value> = projects.into_iter().take(limit).map(shown).collect();
     Ok(page_answer(&items, next))
 }

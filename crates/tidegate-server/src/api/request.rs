@@ -28,13 +28,16 @@ pub(crate) async fn read_body(
     body: Body,
     ingest: &Ingest,
 ) -> Result<(Bytes, Vec<Reservation>), Problem> {
-    let length = headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let length =
+        headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > REQUEST_BYTES_MAX) {
         return Err(too_large());
     }
     match tokio::time::timeout(BODY_TIMEOUT, collect(body, length, ingest)).await {
         Ok(result) => result,
-        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time")),
+        Err(_) => {
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time"))
+        }
     }
 }
 
@@ -48,7 +51,8 @@ async fn collect(
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let cut_short = |_| Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short");
+        let cut_short =
+            |_| Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short");
         let Ok(data) = frame.map_err(cut_short)?.into_data() else { continue };
         let total = first.len() + all.len() + data.len();
         if total > REQUEST_BYTES_MAX {
@@ -77,7 +81,10 @@ fn too_large() -> Problem {
 }
 
 fn overloaded() -> Problem {
-    Problem::unavailable("overloaded", "too much is under way; nothing of this request was accepted, send it again")
+    Problem::unavailable(
+        "overloaded",
+        "too much is under way; nothing of this request was accepted, send it again",
+    )
 }
 
 /// Reads a small JSON body; an empty one is `{}`.
@@ -150,7 +157,8 @@ impl FromRequestParts<Arc<App>> for Segment {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("thing"))?;
+        let params =
+            RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("thing"))?;
         let segment = params.iter().next().map(|(_, value)| value.to_owned());
         segment.map(Self).ok_or_else(|| Problem::not_found("thing"))
     }

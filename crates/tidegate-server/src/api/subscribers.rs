@@ -63,7 +63,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
     let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
     let roster = app.parts.rosters.current();
-    let mut own = roster.endpoints().filter(|endpoint| endpoint.rule.project == caller.project && endpoint.rule.no > after);
+    let mut own = roster
+        .endpoints()
+        .filter(|endpoint| endpoint.rule.project == caller.project && endpoint.rule.no > after);
     let page: Vec<_> = own.by_ref().take(limit).collect();
     let next = page.last().map(|endpoint| endpoint.rule.no).filter(|_| own.next().is_some());
     let items: Vec<Value> = page.into_iter().map(|endpoint| shown(endpoint)).collect();
@@ -114,7 +116,8 @@ pub(super) async fn resume(State(app): State<Arc<App>>, caller: Caller, Segment(
 async fn update_subscriber(app: &App, caller: &Caller, id: &str, update: SubscriberUpdate) -> Answer {
     let endpoint = app.endpoint(caller, id)?;
     if update.definition.is_some() || update.active.is_some() {
-        app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update }).await?;
+        app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update })
+            .await?;
     }
     Ok(json_answer(StatusCode::OK, &shown(&*app.endpoint(caller, id)?)))
 }

@@ -101,18 +101,19 @@ fn judge(project: ProjectNo, rule: &TraceRule, event: &Event) -> (&'static str, 
     let Some(definition) = &rule.definition else {
         return ("unmatched", "the subscriber was created after the event was accepted".to_owned());
     };
-    let subscriber = serde_json::from_str(definition).map_err(|error| error.to_string()).and_then(|definition| {
-        let stored = Stored {
-            no: rule.subscriber,
-            project,
-            id: rule.subscriber_id.clone(),
-            version: 0,
-            created_version: 0,
-            active: true,
-            definition,
-        };
-        Subscriber::compile(stored).map_err(|problem| problem.to_string())
-    });
+    let subscriber =
+        serde_json::from_str(definition).map_err(|error| error.to_string()).and_then(|definition| {
+            let stored = Stored {
+                no: rule.subscriber,
+                project,
+                id: rule.subscriber_id.clone(),
+                version: 0,
+                created_version: 0,
+                active: true,
+                definition,
+            };
+            Subscriber::compile(stored).map_err(|problem| problem.to_string())
+        });
     match subscriber.map(|subscriber| subscriber.judge(&View::new(event))) {
         Ok(Judgement::Unmatched { reason }) => ("unmatched", reason),
         Ok(Judgement::Skipped { reason }) => ("skipped", reason),

@@ -3,10 +3,13 @@
 //! This file only names the flags and their environment variables; what they mean together with the
 //! configuration file is decided where the server boots.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use tidegate_server::boot;
+use tidegate_server::settings::{self, File};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,7 +60,43 @@ pub(crate) enum LogFormat {
 }
 
 /// Runs the server until it is told to stop.
-#[expect(clippy::needless_pass_by_value, reason = "the server keeps what it is given")]
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not wired yet: {args:?}")
+    let file = match &args.config {
+        Some(path) => File::read(path)?,
+        None => File::default(),
+    };
+    let admin_key = std::env::var("TIDEGATE_ADMIN_KEY").ok().filter(|key| !key.is_empty());
+    let master_key = std::env::var("TIDEGATE_MASTER_KEY").ok().filter(|key| !key.is_empty());
+    let settings = file.overridden_by(flags(args)).settle(admin_key, master_key.as_deref())?;
+    let data_dir = settings.data_dir.display().to_string();
+    boot::run(settings, |address, first_key| announce(address, &data_dir, first_key))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the command line says, in the shape of the file.
+fn flags(args: ServeArgs) -> File {
+    let format = args.log_format.map(|format| match format {
+        LogFormat::Text => settings::LogFormat::Text,
+        LogFormat::Json => settings::LogFormat::Json,
+    });
+    File {
+        listen: args.listen,
+        data_dir: args.data_dir,
+        store: settings::StoreSection { url: args.store },
+        redis: settings::RedisSection { url: args.redis },
+        egress: settings::EgressSection { allow: args.egress_allow },
+        log: settings::LogSection { format },
+    }
+}
+
+/// The first words of a server; with the first key, the next step.
+fn announce(address: SocketAddr, data_dir: &str, first_key: Option<&str>) {
+    println!("tidegate {} listens at http://{address}, data in {data_dir}", env!("CARGO_PKG_VERSION"));
+    let Some(key) = first_key else { return };
+    println!();
+    println!("admin key, shown this once:  {key}");
+    println!();
+    println!("next, in another terminal:");
+    println!("  export TIDEGATE_KEY={key}");
+    println!("  tidegate send --source shop --type order.paid --data '{{\"total\": 42}}'");
 }
