@@ -3,6 +3,7 @@
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
 //! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
 
+mod bench;
 mod cargo;
 mod clock;
 mod http;
@@ -54,6 +55,16 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Measure the product against the bare pieces of the same machine
+    Bench(bench::Bench),
+    #[command(hide = true)]
+    BenchGenerator(bench::generator::Load),
+    #[command(hide = true)]
+    BenchReceiver,
+    #[command(hide = true)]
+    BenchAxum,
+    #[command(hide = true)]
+    BenchHyper(bench::bare::Posts),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +84,11 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Tidy => tidy::run(),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
+        Command::Bench(bench) => bench::run(&bench),
+        Command::BenchGenerator(load) => bench::generator::run(load),
+        Command::BenchReceiver => bench::receiver::run(),
+        Command::BenchAxum => bench::bare::run_axum(),
+        Command::BenchHyper(posts) => bench::bare::run_hyper(&posts),
     }
 }
 
