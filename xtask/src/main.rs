@@ -5,6 +5,7 @@
 
 mod bench;
 mod cargo;
+mod chaos;
 mod clock;
 mod http;
 mod prng;
@@ -57,6 +58,9 @@ enum Command {
     },
     /// Measure the product against the bare pieces of the same machine
     Bench(bench::Bench),
+    /// Put the real binary under real faults
+    #[command(subcommand)]
+    Chaos(chaos::Chaos),
     #[command(hide = true)]
     BenchGenerator(bench::generator::Load),
     #[command(hide = true)]
@@ -85,6 +89,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Chaos(chaos) => chaos::run(&chaos),
         Command::BenchGenerator(load) => bench::generator::run(load),
         Command::BenchReceiver => bench::receiver::run(),
         Command::BenchAxum => bench::bare::run_axum(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::bare;
 use super::generator::Load;
-use super::process::{self, Usage};
+use super::process::{self, Counters, Usage};
 use super::stage::{Part, Stage, straight};
 use super::table::Goal::{AtLeast, AtMost, None as NoGoal};
 use super::table::{Row, median};
@@ -21,6 +21,8 @@ use crate::server::Server;
 const IDLE_WATCH: Duration = Duration::from_secs(5);
 /// How long it may take to become idle after load.
 const IDLE_PATIENCE: Duration = Duration::from_secs(60);
+/// What an idle server uses.
+const NOTHING: Usage = Usage { cpu_ticks: 0, context_switches: 0, write_bytes: 0 };
 /// How long nothing may arrive before a paused subscriber counts as quiet.
 const CALM: Duration = Duration::from_millis(200);
 /// Deliveries whose arrival shows that claiming works.
@@ -202,16 +204,13 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     ])
 }
 
-/// A server with nothing to do does nothing.
+/// A server with nothing to do does nothing, for the second time in a row: slow timers are timers too.
 fn idle(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
     let watch = Stopwatch::start();
-    let mut used = usage_during(&server, Duration::from_secs(1))?;
-    while used.cpu_ticks + used.context_switches + used.write_bytes > 0 && watch.elapsed() < IDLE_PATIENCE {
-        used = usage_during(&server, Duration::from_secs(1))?;
-    }
-    let settled = watch.seconds();
+    while usage_during(&server, IDLE_WATCH)? != NOTHING && watch.elapsed() < IDLE_PATIENCE {}
+    let settled = watch.elapsed().saturating_sub(IDLE_WATCH).as_secs_f64();
     let used = usage_during(&server, IDLE_WATCH)?;
     stage.unsubscribe(&server, &created)?;
     stage.give_back(server);
@@ -224,9 +223,9 @@ fn idle(stage: &mut Stage) -> Result<Vec<Row>> {
 }
 
 fn usage_during(server: &Server, span: Duration) -> Result<Usage> {
-    let before = Usage::of(server.pid())?;
+    let before = Counters::of(server.pid())?;
     clock::pause(span);
-    Ok(Usage::of(server.pid())?.since(before))
+    Ok(Counters::of(server.pid())?.since(&before))
 }
 
 /// Millions of deliveries that wait: memory, restart, and whether the first ones still come at once.

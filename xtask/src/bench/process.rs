@@ -1,5 +1,7 @@
 //! What Linux says about a process: CPU time, memory, context switches, bytes written.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 
 use anyhow::{Context, Result};
@@ -8,18 +10,26 @@ use anyhow::{Context, Result};
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What an idle process must not use.
-#[derive(Clone, Copy, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Usage {
     /// CPU, in ticks of 10 ms.
     pub(crate) cpu_ticks: u64,
-    /// Of all threads.
+    /// Of all threads; one for each thread that ended.
     pub(crate) context_switches: u64,
     /// Bytes that reached or will reach the disk.
     pub(crate) write_bytes: u64,
 }
 
-impl Usage {
-    /// Since the process began.
+/// The counters of a process at one instant.
+pub(crate) struct Counters {
+    cpu_ticks: u64,
+    /// By thread: the counters of a thread vanish with it.
+    context_switches: BTreeMap<OsString, u64>,
+    write_bytes: u64,
+}
+
+impl Counters {
+    /// As they are now.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let io = fs::read_to_string(format!("/proc/{pid}/io")).context("no /proc/…/io")?;
         Ok(Self {
@@ -30,11 +40,15 @@ impl Usage {
     }
 
     /// What was used since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            cpu_ticks: self.cpu_ticks.saturating_sub(earlier.cpu_ticks),
-            context_switches: self.context_switches.saturating_sub(earlier.context_switches),
-            write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
+    pub(crate) fn since(&self, earlier: &Self) -> Usage {
+        let (now, before) = (&self.context_switches, &earlier.context_switches);
+        let ended = before.keys().filter(|thread| !now.contains_key(*thread)).count() as u64;
+        let switched =
+            now.iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum::<u64>();
+        Usage {
+            cpu_ticks: self.cpu_ticks - earlier.cpu_ticks,
+            context_switches: switched + ended,
+            write_bytes: self.write_bytes - earlier.write_bytes,
         }
     }
 }
@@ -65,14 +79,17 @@ fn parse_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-fn context_switches(pid: u32) -> Result<u64> {
-    let mut sum = 0;
+fn context_switches(pid: u32) -> Result<BTreeMap<OsString, u64>> {
+    let mut threads = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
-        sum += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-        sum += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        let task = task?;
+        // A thread may end between being listed and being read.
+        let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+        let voluntary = field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        let forced = field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        threads.insert(task.file_name(), voluntary + forced);
     }
-    Ok(sum)
+    Ok(threads)
 }
 
 fn field(text: &str, name: &str) -> Option<u64> {
@@ -82,7 +99,19 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{field, parse_ticks};
+    use super::{Counters, Usage, field, parse_ticks};
+
+    #[test]
+    fn threads_that_begin_and_end_are_counted() {
+        let counters = |threads: &[(&str, u64)]| Counters {
+            cpu_ticks: 7,
+            context_switches: threads.iter().map(|(thread, count)| ((*thread).into(), *count)).collect(),
+            write_bytes: 4096,
+        };
+        let before = counters(&[("1", 10), ("2", 500)]);
+        let used = counters(&[("1", 12), ("3", 4)]).since(&before);
+        assert_eq!(used, Usage { cpu_ticks: 0, context_switches: 2 + 4 + 1, write_bytes: 0 });
+    }
 
     #[test]
     fn ticks_are_found_behind_any_name() {
