@@ -11,7 +11,7 @@ use tidegate_core::egress::check_url;
 use tidegate_core::headers;
 use tidegate_core::id::prefixed;
 use tidegate_core::sign::secret_from;
-use tidegate_core::subscriber::{Creation, Start, patch as apply_patch, validate};
+use tidegate_core::subscriber::{Creation, Section, Start, patch as apply_patch, validate};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
 
@@ -95,6 +95,7 @@ pub(super) async fn patch(
     let update = SubscriberUpdate {
         definition: (!patched.changed.is_empty()).then_some(definition),
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
+        reorders: patched.changed.contains(&Section::Order),
     };
     update_subscriber(&app, &caller, &id, update).await
 }
