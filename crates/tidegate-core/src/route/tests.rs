@@ -33,8 +33,7 @@ fn with_data(data: &str) -> Event {
 fn judge(source: &str, data: &str) -> Result<bool, String> {
     let condition = Condition::compile(source).unwrap_or_else(|problem| panic!("{source}: {problem}"));
     let event = with_data(data);
-    let result = condition.judge(&View::new(&event));
-    result
+    condition.judge(&View::new(&event))
 }
 
 fn subscriber(no: i64, definition: &str) -> Subscriber {
@@ -204,8 +203,7 @@ fn evaluation_fits_on_a_small_stack() {
         let condition = Condition::compile(&source).unwrap();
         let judged = std::thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
             let event = with_data("1");
-            let result = condition.judge(&View::new(&event));
-            result
+            condition.judge(&View::new(&event))
         });
         judged.unwrap().join().unwrap().unwrap();
     }
@@ -247,8 +245,7 @@ fn a_condition_that_ran_out_of_steps_is_never_a_match() {
 fn lanes_tell_values_apart_by_kind_and_worth() {
     let lane = |data: &str, path: &str| {
         let event = with_data(data);
-        let lane = lane_of(&View::new(&event), &Path::parse(path).unwrap());
-        lane
+        lane_of(&View::new(&event), &Path::parse(path).unwrap())
     };
     let of = |data: &str| lane(data, "data");
     assert_eq!(of("1"), of("1.0"));
