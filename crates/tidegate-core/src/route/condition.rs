@@ -25,7 +25,7 @@ use crate::limits::{WHERE_BYTES_MAX, WHERE_DEPTH_MAX, WHERE_STEPS_MAX};
 /// Stack of the compiling thread: the parser of an unoptimised build takes half of it at the allowed nesting.
 const COMPILE_STACK_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of text that cost one step when a regular expression runs over them.
-const REGEX_BYTES_PER_STEP: usize = 16;
+const REGEX_BYTES_PER_STEP: usize = 64;
 /// Characters of a reason that are kept: CEL puts whole values in its errors.
 const REASON_CHARS_MAX: usize = 200;
 

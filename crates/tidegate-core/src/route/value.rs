@@ -20,7 +20,7 @@ use cel::common::value::{Builtin, BuiltinRef, CowVal, Val};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Bytes of text that cost one step.
-const TEXT_BYTES_PER_STEP: usize = 64;
+const TEXT_BYTES_PER_STEP: usize = 1024;
 
 static LIST: Type = LIST_TYPE;
 static MAP: Type = MAP_TYPE;
