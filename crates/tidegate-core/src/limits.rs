@@ -41,8 +41,10 @@ pub const WHERE_DEPTH_MAX: usize = 32;
 pub const WHERE_TREE_DEPTH_MAX: usize = 24;
 /// Macros (`all`, `exists`, `map`, `filter`) inside each other in a CEL condition.
 pub const WHERE_MACRO_DEPTH_MAX: usize = 2;
-/// Bytes of one compiled regular expression in a CEL condition: bounds its time per byte of text.
-pub const WHERE_REGEX_BYTES_MAX: usize = 64 * 1024;
+/// Regular expressions in a CEL condition.
+pub const WHERE_REGEXES_MAX: usize = 4;
+/// Bytes of one compiled regular expression: bounds memory, and time per byte of text.
+pub const WHERE_REGEX_BYTES_MAX: usize = 256 * 1024;
 /// Steps one evaluation of a CEL condition may take, half a microsecond each: elements visited, and text by the
 /// kilobyte.
 pub const WHERE_STEPS_MAX: u32 = 20_000;

@@ -32,7 +32,7 @@ impl Invalid {
 }
 
 /// Refuses lists where objects belong: serde would take one as the values of the fields, in order.
-pub(super) fn check_objects(value: &Value) -> Result<(), Invalid> {
+fn check_objects(value: &Value) -> Result<(), Invalid> {
     let Value::Object(members) = value else {
         let detail = "expected a JSON object".to_owned();
         return Err(Invalid { code: "field_type", field: None, detail, syntax: false });
