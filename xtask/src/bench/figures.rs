@@ -204,14 +204,18 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     ])
 }
 
-/// A server with nothing to do does nothing, for the second time in a row: slow timers are timers too.
+/// A server with nothing to do does nothing, twice in a row: a thread that ends after load may, a slow timer not.
 fn idle(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
     let watch = Stopwatch::start();
-    while usage_during(&server, IDLE_WATCH)? != NOTHING && watch.elapsed() < IDLE_PATIENCE {}
-    let settled = watch.elapsed().saturating_sub(IDLE_WATCH).as_secs_f64();
-    let used = usage_during(&server, IDLE_WATCH)?;
+    let mut before = usage_during(&server, IDLE_WATCH)?;
+    let mut used = usage_during(&server, IDLE_WATCH)?;
+    while (before != NOTHING || used != NOTHING) && watch.elapsed() < IDLE_PATIENCE {
+        before = used;
+        used = usage_during(&server, IDLE_WATCH)?;
+    }
+    let settled = watch.elapsed().saturating_sub(2 * IDLE_WATCH).as_secs_f64();
     stage.unsubscribe(&server, &created)?;
     stage.give_back(server);
     Ok(vec![
