@@ -20,6 +20,17 @@ pub(crate) struct Usage {
     pub(crate) write_bytes: u64,
 }
 
+impl Usage {
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            cpu_ticks: self.cpu_ticks + other.cpu_ticks,
+            context_switches: self.context_switches + other.context_switches,
+            write_bytes: self.write_bytes + other.write_bytes,
+        }
+    }
+}
+
 /// The counters of a process at one instant.
 pub(crate) struct Counters {
     cpu_ticks: u64,
