@@ -17,7 +17,7 @@ pub mod deliver;
 
 pub mod backfill;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_core::id::Mint;
 use tidegate_destinations::Transport;
@@ -65,7 +65,7 @@ pub struct Pipeline {
     /// Public ids.
     pub mint: Mint,
     deliver: Arc<Deliver>,
-    persist_loop: JoinHandle<()>,
+    persist_loop: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Pipeline {
@@ -81,7 +81,7 @@ impl Pipeline {
         for (subscriber, at) in parts.store.due().await? {
             desk.expect(subscriber, at);
         }
-        let persist_loop = tokio::spawn(Arc::clone(&persist).run());
+        let persist_loop = Mutex::new(Some(tokio::spawn(Arc::clone(&persist).run())));
         deliver_on.spawn(Arc::clone(&deliver).run());
         backfill.resume_all(&parts.rosters.current());
         Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop })
@@ -94,12 +94,15 @@ impl Pipeline {
     }
 
     /// Stops in order: no more picks, what was sent comes to its end, its results are written, the unsent goes back.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.deliver.stop().await;
         self.persist.release(self.desk.drain());
         self.persist.stop();
-        if let Err(error) = self.persist_loop.await {
-            tracing::error!(%error, "the last commit failed");
+        let persist_loop = self.persist_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(persist_loop) = persist_loop
+            && let Err(error) = persist_loop.await
+        {
+            tracing::error!(%error, "the group commit ended early");
         }
     }
 }
