@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::SubscriberNo;
-use tidegate_core::schedule::Schedule;
+use tidegate_core::schedule::{Bounds, Schedule};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::Notify;
@@ -26,9 +26,9 @@ pub struct Desk {
 
 impl Desk {
     /// An empty desk.
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: Clock, bounds: Bounds) -> Self {
         Self {
-            schedule: Mutex::default(),
+            schedule: Mutex::new(Schedule::new(bounds)),
             followed: Mutex::default(),
             clock,
             work: Notify::new(),
