@@ -104,7 +104,7 @@ impl World {
             history.lives.push(Ended::Not);
             history.posts_open = 0;
         }
-        let (end, life) = runtime.block_on(async {
+        let (end, t) = runtime.block_on(async {
             let wall_ms = START_MS + self.t + self.moved_ms;
             let store = SqliteStore::open(
                 &self.dir,
@@ -123,9 +123,10 @@ impl World {
             };
             // Whatever is still polled while the runtime goes away is no more seen.
             life.end();
-            anyhow::Ok((end, life))
+            // Only inside its runtime does a clock show virtual time.
+            anyhow::Ok((end, life.t()))
         })?;
-        self.t = life.t();
+        self.t = t;
         drop(runtime);
         let mut history = self.history.lock();
         if matches!(end, End::Crashed(_)) {
