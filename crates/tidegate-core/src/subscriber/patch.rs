@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::definition::Definition;
-use super::invalid::{Invalid, explain, read};
+use super::invalid::{Invalid, check_objects, explain, read};
 use super::validate::{CheckHeaders, CheckUrl, validate_section};
 
 /// A part of a definition that changes and is checked as one.
@@ -73,6 +73,7 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     let before = serde_json::to_value(current).unwrap_or_default();
     let mut after = before.clone();
     merge(&mut after, Value::Object(patch));
+    check_objects(&after)?;
     let definition: Definition = serde_path_to_error::deserialize(after).map_err(|error| {
         let path = error.path().to_string();
         explain(&path, &error.into_inner())
