@@ -73,7 +73,12 @@ impl Desk {
     pub fn finish_and_pick(&self, subscriber: SubscriberNo) -> Option<Job> {
         let mut schedule = self.lock();
         schedule.finish(subscriber);
+        let throttled = schedule.throttled_until();
         let job = schedule.pick(self.clock.now());
+        // The loop sleeps until the time it knew; a rate met here may let somebody go on earlier than that.
+        if schedule.throttled_until() != throttled {
+            self.work.notify_one();
+        }
         self.ring_if_hungry(schedule);
         job
     }
