@@ -20,6 +20,7 @@ pub mod backfill;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_core::id::Mint;
+use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
 use tidegate_store::Store;
 use tokio::runtime::Handle;
@@ -71,8 +72,17 @@ pub struct Pipeline {
 impl Pipeline {
     /// Starts the loops: persist where this is called, deliver on `deliver_on`.
     pub async fn start(parts: &Parts, deliver_on: &Handle) -> tidegate_store::Result<Self> {
+        Self::start_within(parts, deliver_on, Bounds::default()).await
+    }
+
+    /// The same, with other bounds on what memory holds.
+    pub async fn start_within(
+        parts: &Parts,
+        deliver_on: &Handle,
+        bounds: Bounds,
+    ) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
-        let desk = Arc::new(Desk::new(parts.clock.clone()));
+        let desk = Arc::new(Desk::new(parts.clock.clone(), bounds));
         let persist = Persist::new(parts, Arc::clone(&desk));
         let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), mint.clone());
         let backfill = Backfill::new(parts, Arc::clone(&persist));
