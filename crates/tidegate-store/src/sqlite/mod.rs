@@ -4,6 +4,8 @@
 //! promise. Opening the store voids the claims of whoever held it before: there is never a second process, a lock
 //! file sees to that.
 
+#[cfg(feature = "conformance")]
+mod audit;
 mod commit;
 mod configuration;
 mod db;
@@ -27,6 +29,8 @@ use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
 };
+#[cfg(feature = "conformance")]
+pub use audit::audit;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
