@@ -4,8 +4,9 @@
 //! when it returns `Ok` it is on disk. `now` is always a parameter; no statement reads a clock. The store is the only
 //! record: what the server holds in memory can be rebuilt from here at any instant.
 //!
-//! [`sqlite`] is the embedded store. [`conformance`] is the contract, executable: every store must pass it.
+//! [`sqlite`] is the embedded store. `conformance` (a feature of its own) is the contract, executable: every store must pass it.
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod sqlite;
 

@@ -84,7 +84,7 @@ CREATE TABLE dedupe_mark (
 ) STRICT;
 INSERT INTO dedupe_mark VALUES (1, 0);
 
--- status: 0 due, 1 claimed, 2 waiting behind its lane's head, 3 delivered, 4 exhausted, 5 expired.
+-- status: 0 due, 1 claimed, 2 waiting for its turn in its lane, 3 delivered, 4 exhausted, 5 expired.
 -- `held` and `cancelled` are not written here: they follow from the subscriber, so that pausing or deleting one with
 -- millions of deliveries is one small write.
 CREATE TABLE deliveries (
@@ -111,7 +111,8 @@ CREATE UNIQUE INDEX deliveries_event ON deliveries (event, subscriber, replay);
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
-CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, event, id) WHERE lane IS NOT NULL AND status < 3;
+CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, event, id)
+    WHERE lane IS NOT NULL AND status < 3;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
 
 CREATE TABLE delivery_events (

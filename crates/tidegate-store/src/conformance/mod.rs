@@ -1,1 +1,116 @@
 //! The contract of a store, executable.
+//!
+//! Every store passes every [`Case`]: what `Store` promises is tested here or nowhere. A case knows nothing but the
+//! trait. It reaches its store through a [`Harness`], which can open it again as a process that starts anew would,
+//! and which looks at the rows afterwards. Time is a number that the case moves; nothing here waits.
+
+mod accept;
+mod backfill;
+mod bench;
+mod bodies;
+mod configuration;
+mod group;
+mod ids;
+mod lanes;
+mod listing;
+mod pages;
+mod restart;
+mod results;
+mod retry;
+mod room;
+mod stress;
+mod trace;
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidegate_core::time::Timestamp;
+
+use crate::Store;
+use bench::Bench;
+
+/// How a case gets at a store. One harness is one store, from its creation to its end.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    /// Opens the store: the first call creates it, later ones find it again, as a process that starts anew does.
+    /// Whoever calls has let go of it before.
+    async fn open(&self, now: Timestamp) -> Arc<dyn Store>;
+
+    /// Looks at the rows for what must hold between any two commits. Tells every violation in words.
+    async fn audit(&self) -> Vec<String>;
+}
+
+/// One clause of the contract.
+pub struct Case {
+    /// What it says, with the file that holds it.
+    pub name: &'static str,
+    run: fn(Bench) -> Running,
+}
+
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Names the cases of one file.
+macro_rules! named {
+    ($file:literal: $($name:ident),+ $(,)?) => {
+        vec![$(crate::conformance::Case {
+            name: concat!($file, "::", stringify!($name)),
+            run: |bench| Box::pin($name(bench)),
+        }),+]
+    };
+}
+use named;
+
+/// The whole contract.
+pub fn cases() -> Vec<Case> {
+    [
+        accept::cases(),
+        ids::cases(),
+        bodies::cases(),
+        group::cases(),
+        room::cases(),
+        results::cases(),
+        lanes::cases(),
+        retry::cases(),
+        restart::cases(),
+        backfill::cases(),
+        configuration::cases(),
+        listing::cases(),
+        pages::cases(),
+        trace::cases(),
+        stress::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+impl Case {
+    /// Runs the case on a new store and audits what it left. Panics where the store breaks the contract.
+    pub async fn run(&self, harness: Arc<dyn Harness>) {
+        let bench = Bench::new(Arc::clone(&harness)).await;
+        (self.run)(bench).await;
+        let violations = harness.audit().await;
+        assert!(violations.is_empty(), "the rows left behind: {violations:#?}");
+    }
+}
+
+/// Runs the whole contract, each case on a store of its own; prints each by name and panics if any failed.
+///
+/// The environment variable `CASE` picks those whose name contains it.
+pub fn run(mut make: impl FnMut() -> Arc<dyn Harness>) {
+    let wanted = std::env::var("CASE").unwrap_or_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime can be built");
+    let mut failed = Vec::new();
+    for case in cases().into_iter().filter(|case| case.name.contains(&wanted)) {
+        println!("case {}", case.name);
+        let harness = make();
+        if catch_unwind(AssertUnwindSafe(|| runtime.block_on(case.run(harness)))).is_err() {
+            println!("case {} FAILED", case.name);
+            failed.push(case.name);
+        }
+    }
+    assert!(failed.is_empty(), "the store breaks {} clauses of the contract: {failed:#?}", failed.len());
+}

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
-use tidegate_core::id::{Seq, SubscriberNo};
+use tidegate_core::id::SubscriberNo;
 
 use super::dedupe::{Dedupe, Delta};
+use super::lanes::Backfilling;
 use super::{Writer, deliveries, events, failed};
 use crate::{Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
@@ -19,7 +20,7 @@ pub(super) struct Context<'a> {
     pub(super) conn: &'a Connection,
     pub(super) group: &'a Group,
     pub(super) incarnation: i64,
-    pub(super) backfilling: std::collections::BTreeMap<SubscriberNo, Seq>,
+    pub(super) backfilling: Backfilling,
     pub(super) room: Room,
     pub(super) next_no: i64,
     pub(super) spilled: BTreeSet<SubscriberNo>,

@@ -1,10 +1,5 @@
-//! Deliveries: created with their event, claimed, finished, and let through their lanes one at a time.
-//!
-//! Lanes are rows, not memory. Of the unfinished deliveries of a lane, exactly the head is due or claimed; all
-//! others wait. Whoever ends the head makes the next one the head, in the same transaction. So at most one of a lane
-//! is ever in flight, a failing head holds its own lane only, and a crash needs no repair.
-
-use std::collections::BTreeMap;
+//! Deliveries: created with their event, claimed, finished. Those with a lane go through it one at a time, see
+//! [`lanes`].
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -14,13 +9,13 @@ use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
-use super::Writer;
 use super::commit::Context;
+use super::{Writer, lanes};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row; see the schema.
 const DUE: i64 = 0;
-const CLAIMED: i64 = 1;
+pub(super) const CLAIMED: i64 = 1;
 const WAITING: i64 = 2;
 const DELIVERED: i64 = 3;
 const EXHAUSTED: i64 = 4;
@@ -40,7 +35,7 @@ pub(super) fn insert(
     let id = context.draw();
     let subscriber = route.subscriber;
     let status = match route.lane {
-        Some(lane) if must_wait(context, subscriber, lane)? => WAITING,
+        Some(lane) if lanes::must_wait(context, subscriber, lane)? => WAITING,
         _ if context.room.take(subscriber, body.len()) => CLAIMED,
         _ => DUE,
     };
@@ -76,18 +71,6 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// New deliveries of an ordered subscriber queue behind its backfill as a whole, and behind their lane's head.
-fn must_wait(context: &Context<'_>, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<bool> {
-    Ok(context.backfilling.contains_key(&subscriber) || lane_is_busy(context.conn, subscriber, lane)?)
-}
-
-fn lane_is_busy(conn: &Connection, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<bool> {
-    conn.prepare_cached(
-        "SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1",
-    )?
-    .exists([subscriber, lane])
-}
-
 const FINISH: &str = "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
         tries = tries + ?7, lost = 0, incarnation = NULL, finished_at = ?8, reason = ?9
     WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3";
@@ -117,12 +100,11 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         return Ok(());
     }
     insert_attempt(context.conn, finished)?;
-    match (due_at, finished.lane) {
-        (Some(at), _) => context.out.postponed.push((finished.subscriber, at)),
-        (None, Some(lane)) => let_next_go(context, finished.subscriber, lane)?,
-        (None, None) => {}
+    context.out.postponed.extend(due_at.map(|at| (finished.subscriber, at)));
+    match finished.lane {
+        Some(lane) => lanes::let_next_go(context, finished.subscriber, lane),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 const INSERT_ATTEMPT: &str = "INSERT OR REPLACE INTO attempts
@@ -152,68 +134,7 @@ fn insert_attempt(conn: &Connection, finished: &Finished) -> rusqlite::Result<()
     Ok(())
 }
 
-/// The first unfinished delivery of a lane.
-struct Head {
-    id: DeliveryNo,
-    event: Seq,
-    status: i64,
-    due_at: Timestamp,
-}
-
-fn head(conn: &Connection, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<Option<Head>> {
-    conn.prepare_cached(
-        "SELECT id, event, status, due_at FROM deliveries
-         WHERE subscriber = ?1 AND lane = ?2 AND status < 3 ORDER BY event, id LIMIT 1",
-    )?
-    .query_row([subscriber, lane], |row| {
-        let due_at = Timestamp::from_ms(row.get(3)?);
-        Ok(Head { id: row.get(0)?, event: row.get(1)?, status: row.get(2)?, due_at })
-    })
-    .optional()
-}
-
-/// The head of a lane, if it waits and nothing older can still be put before it by a backfill.
-fn free_head(
-    conn: &Connection,
-    backfilling: &BTreeMap<SubscriberNo, Seq>,
-    subscriber: SubscriberNo,
-    lane: Lane,
-) -> rusqlite::Result<Option<Head>> {
-    let head = head(conn, subscriber, lane)?.filter(|head| head.status == WAITING);
-    Ok(head.filter(|head| backfilling.get(&subscriber).is_none_or(|after| head.event <= *after)))
-}
-
-/// The head of a lane has ended: its successor goes to memory if there is room, else it is due in the store.
-fn let_next_go(context: &mut Context<'_>, subscriber: SubscriberNo, lane: Lane) -> rusqlite::Result<()> {
-    let now = context.group.now;
-    let Some(next) = free_head(context.conn, &context.backfilling, subscriber, lane)? else { return Ok(()) };
-    if next.due_at > now {
-        set_due(context.conn, next.id, next.due_at)?;
-        context.out.postponed.push((subscriber, next.due_at));
-    } else if context.room.take(subscriber, 0) {
-        claim(context, next.id)?;
-    } else {
-        set_due(context.conn, next.id, now)?;
-        context.spilled.insert(subscriber);
-    }
-    Ok(())
-}
-
-/// The same without a group: the successor becomes due.
-pub(super) fn make_head_due(
-    conn: &Connection,
-    backfilling: &BTreeMap<SubscriberNo, Seq>,
-    subscriber: SubscriberNo,
-    lane: Lane,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
-    match free_head(conn, backfilling, subscriber, lane)? {
-        Some(next) => set_due(conn, next.id, next.due_at.max(now)),
-        None => Ok(()),
-    }
-}
-
-fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE deliveries SET status = 0, due_at = ?2 WHERE id = ?1")?
         .execute(params![id, at.as_ms()])?;
     Ok(())
@@ -238,8 +159,10 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
     })
 }
 
-fn claim(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Result<()> {
+/// Claims one for memory, whose place there is taken already.
+pub(super) fn claim(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Result<()> {
     let job = context.conn.prepare_cached(&format!("{JOB} WHERE d.id = ?1"))?.query_row([id], job)?;
+    context.room.take_bytes(job.body.len());
     take(context, job)
 }
 
@@ -252,16 +175,22 @@ fn take(context: &mut Context<'_>, job: Job) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Gives a claim back unsent: the delivery is due as before.
+/// Gives a claim back unsent: the delivery is due as before, unless an older one of its lane came meanwhile.
 pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Result<()> {
-    context
+    let released: Option<(SubscriberNo, Option<Lane>)> = context
         .conn
         .prepare_cached(
             "UPDATE deliveries SET status = 0, incarnation = NULL
-             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3",
+             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 RETURNING subscriber, lane",
         )?
-        .execute(params![claim.delivery, context.incarnation, claim.token])?;
-    Ok(())
+        .query_row(params![claim.delivery, context.incarnation, claim.token], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    match released {
+        Some((subscriber, Some(lane))) => lanes::let_next_go(context, subscriber, lane),
+        _ => Ok(()),
+    }
 }
 
 /// Claims what is due, oldest first, until the wish or memory's bytes are used up.
@@ -324,19 +253,20 @@ pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqli
     if context.backfilling.get(&step.subscriber) != Some(&step.after) {
         return Ok(());
     }
-    let done = step.through >= step.until;
+    // The events of this step may go from here on; younger ones still wait for the next step.
+    context.backfilling.insert(step.subscriber, step.through);
     for (event, lane) in &step.matched {
         insert_past(context, step, *event, *lane)?;
     }
+    let done = step.through >= step.until;
     context
         .conn
         .prepare_cached("UPDATE subscribers SET backfill_after = ?2 WHERE no = ?1")?
         .execute(params![step.subscriber, (!done).then_some(step.through)])?;
-    context.backfilling.insert(step.subscriber, step.through);
     if done {
         context.backfilling.remove(&step.subscriber);
         context.out.backfilled.push(step.subscriber);
-        open_lanes(context, step.subscriber)?;
+        lanes::open_all(context, step.subscriber)?;
     }
     context.spilled.insert(step.subscriber);
     Ok(())
@@ -348,34 +278,18 @@ fn insert_past(
     event: Seq,
     lane: Option<Lane>,
 ) -> rusqlite::Result<()> {
-    let older = match lane {
-        None => false,
-        Some(lane) => head(context.conn, step.subscriber, lane)?.is_some_and(|head| head.event < event),
-    };
     let id = context.draw();
-    let status = if older { WAITING } else { DUE };
-    let now = context.group.now.as_ms();
-    let values = params![id, step.project, step.subscriber, event, lane, status, now, 0, None::<i64>];
+    let status = if lane.is_some() { WAITING } else { DUE };
+    let now = context.group.now;
+    let values = params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, None::<i64>];
     context.conn.prepare_cached(INSERT)?.execute(values)?;
-    Ok(())
-}
-
-/// After a backfill, lanes that only live events entered have a waiting head: it becomes due.
-fn open_lanes(context: &mut Context<'_>, subscriber: SubscriberNo) -> rusqlite::Result<()> {
-    let lanes = context
-        .conn
-        .prepare_cached(
-            "SELECT DISTINCT lane FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3",
-        )?
-        .query_map([subscriber], |row| row.get(0))?
-        .collect::<rusqlite::Result<Vec<Lane>>>()?;
-    for lane in lanes {
-        make_head_due(context.conn, &context.backfilling, subscriber, lane, context.group.now)?;
+    if let Some(lane) = lane {
+        lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;
     }
     Ok(())
 }
 
-/// A manual retry: due now with a fresh schedule, unless an older one of its lane is unfinished or any is in flight.
+/// A manual retry: due now with a fresh schedule, unless it is not its turn in its lane.
 pub(super) fn retry(
     writer: &mut Writer,
     project: ProjectNo,
@@ -384,44 +298,26 @@ pub(super) fn retry(
 ) -> rusqlite::Result<RetryOutcome> {
     let tx = writer.conn.transaction()?;
     let Some((row, _)) = super::read::one(&tx, project, delivery)? else { return Ok(RetryOutcome::NotFound) };
-    if matches!(row.status, Status::Delivered | Status::Sending | Status::Cancelled) {
+    let is_over =
+        matches!(row.status, Status::Delivered | Status::Sending | Status::Cancelled | Status::Expired);
+    if is_over || is_deleted(&tx, row.subscriber)? {
         return Ok(RetryOutcome::Refused(row.status));
     }
-    let free = match row.lane {
-        None => true,
-        Some(lane) => make_way(&tx, row.subscriber, lane, delivery)?,
-    };
     tx.prepare_cached(
         "UPDATE deliveries SET status = ?2, due_at = ?3, tries = 0, lost = 0, finished_at = NULL, reason = NULL
          WHERE id = ?1",
     )?
-    .execute(params![delivery, if free { DUE } else { WAITING }, now.as_ms()])?;
+    .execute(params![delivery, if row.lane.is_some() { WAITING } else { DUE }, now.as_ms()])?;
+    let due = match row.lane {
+        None => Some(delivery),
+        Some(lane) => lanes::make_next_due(&tx, &writer.backfilling, row.subscriber, lane, now)?,
+    };
     tx.commit()?;
-    Ok(if free { RetryOutcome::Due { subscriber: row.subscriber } } else { RetryOutcome::Queued })
+    let is_due = due == Some(delivery);
+    Ok(if is_due { RetryOutcome::Due { subscriber: row.subscriber } } else { RetryOutcome::Queued })
 }
 
-/// Clears a lane for a retry, if it may go first: a younger head that is not in flight steps back.
-fn make_way(
-    conn: &Connection,
-    subscriber: SubscriberNo,
-    lane: Lane,
-    delivery: DeliveryNo,
-) -> rusqlite::Result<bool> {
-    let other = conn
-        .prepare_cached(
-            "SELECT id, status, event > (SELECT event FROM deliveries WHERE id = ?3) FROM deliveries
-             WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND id <> ?3 ORDER BY event, id LIMIT 1",
-        )?
-        .query_row(params![subscriber, lane, delivery], |row| {
-            Ok((row.get::<_, DeliveryNo>(0)?, row.get::<_, i64>(1)?, row.get::<_, bool>(2)?))
-        })
-        .optional()?;
-    match other {
-        None => Ok(true),
-        Some((id, status, true)) if status != CLAIMED => {
-            conn.prepare_cached("UPDATE deliveries SET status = 2 WHERE id = ?1")?.execute([id])?;
-            Ok(true)
-        }
-        Some(_) => Ok(false),
-    }
+fn is_deleted(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT deleted_at IS NOT NULL FROM subscribers WHERE no = ?1")?
+        .query_row([subscriber], |row| row.get(0))
 }

@@ -4,15 +4,17 @@
 //! promise. Opening the store voids the claims of whoever held it before: there is never a second process, a lock
 //! file sees to that.
 
+#[cfg(feature = "conformance")]
+mod audit;
 mod commit;
 mod configuration;
 mod db;
 mod dedupe;
 mod deliveries;
 mod events;
+mod lanes;
 mod read;
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -27,9 +29,12 @@ use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
 };
+#[cfg(feature = "conformance")]
+pub use audit::audit;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
+use lanes::Backfilling;
 
 const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_init.sql")];
 
@@ -54,7 +59,7 @@ struct Writer {
     version: Version,
     next_no: i64,
     /// Subscribers whose backfill is under way, and how far it has come.
-    backfilling: BTreeMap<SubscriberNo, Seq>,
+    backfilling: Backfilling,
 }
 
 /// An error of SQLite, as the caller sees it.
@@ -161,7 +166,7 @@ impl Writer {
             incarnation: 0,
             version: 0,
             next_no: 0,
-            backfilling: BTreeMap::new(),
+            backfilling: Backfilling::new(),
         };
         writer.read_counters().map_err(failed)?;
         Ok(writer)
@@ -209,20 +214,9 @@ impl Writer {
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
         for (id, subscriber, lane, lost) in lost {
-            if lost < CLAIMS_LOST_MAX {
-                tx.prepare_cached(
-                    "UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1",
-                )?
-                .execute(params![id, lost])?;
-                continue;
-            }
-            let reason = format!("set aside after the process ended {lost} times while it was being sent");
-            tx.prepare_cached(
-                "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
-            )?
-            .execute(params![id, lost, now.as_ms(), reason])?;
+            void_claim(&tx, id, lost, now)?;
             if let Some(lane) = lane {
-                deliveries::make_head_due(&tx, &self.backfilling, subscriber, lane, now)?;
+                lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
             }
         }
         tx.commit()
@@ -235,6 +229,20 @@ impl Writer {
         self.version = self.meta("version").map_err(failed)?;
         Ok(())
     }
+}
+
+fn void_claim(conn: &Connection, id: DeliveryNo, lost: u32, now: Timestamp) -> rusqlite::Result<()> {
+    if lost < CLAIMS_LOST_MAX {
+        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
+            .execute(params![id, lost])?;
+        return Ok(());
+    }
+    let reason = format!("set aside after the process ended {lost} times while it was being sent");
+    conn.prepare_cached(
+        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
+    )?
+    .execute(params![id, lost, now.as_ms(), reason])?;
+    Ok(())
 }
 
 #[async_trait]

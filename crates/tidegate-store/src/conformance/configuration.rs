@@ -1,0 +1,278 @@
+//! The configuration: each change one version, read whole or in part, and nobody changes another's (P10).
+
+use tidegate_core::delivery::Status;
+use tidegate_core::limits::KEYS_PER_PROJECT_MAX;
+
+use super::bench::{Bench, PROJECT, draft, new_subscriber};
+use super::{Case, named};
+use crate::{Change, Error, NewKey, NewSubscriber, SubscriberUpdate};
+
+pub(super) fn cases() -> Vec<Case> {
+    named!["configuration":
+        a_new_store_has_one_project_and_nothing_else,
+        every_change_is_one_version,
+        a_refused_change_is_none,
+        projects_come_and_go,
+        a_project_with_subscribers_stays,
+        keys_come_and_go,
+        a_project_has_so_many_keys,
+        subscribers_come_change_and_go,
+        subscribers_are_read_incrementally,
+        a_taken_id_is_a_conflict,
+        what_is_not_there_is_not_found,
+        what_is_foreign_is_not_found,
+        pausing_holds_and_resuming_lets_go,
+        deleting_cancels,
+        the_configuration_survives_a_restart,
+    ]
+}
+
+fn project(id: &str) -> Change {
+    Change::CreateProject { id: id.to_owned() }
+}
+
+fn key(project: i64, id: &str) -> NewKey {
+    NewKey {
+        project,
+        id: id.to_owned(),
+        role: "publisher".to_owned(),
+        name: "a label".to_owned(),
+        prefix: "tgk_1234…".to_owned(),
+        hash: format!("hash of {project}/{id}").into_bytes(),
+    }
+}
+
+fn delete_key(project: i64, id: &str) -> Change {
+    Change::DeleteKey { project, id: id.to_owned() }
+}
+
+fn update(project: i64, no: i64) -> Change {
+    Change::UpdateSubscriber { project, no, update: SubscriberUpdate::default() }
+}
+
+async fn conflicts(bench: &Bench, change: Change) -> String {
+    match bench.try_change(change.clone()).await {
+        Err(Error::Conflict(text)) => text,
+        other => panic!("{change:?} conflicts, but: {other:?}"),
+    }
+}
+
+async fn is_not_found(bench: &Bench, change: Change) {
+    match bench.try_change(change.clone()).await {
+        Err(Error::NotFound) => {}
+        other => panic!("{change:?} is about nothing, but: {other:?}"),
+    }
+}
+
+async fn a_new_store_has_one_project_and_nothing_else(bench: Bench) {
+    let configuration = bench.store().configuration(0).await.unwrap();
+    let [default] = &configuration.projects[..] else { panic!("one project") };
+    assert_eq!((default.no, default.id.as_str(), default.created_at), (PROJECT, "default", bench.now));
+    assert!(configuration.keys.is_empty() && configuration.subscribers.is_empty());
+}
+
+async fn every_change_is_one_version(bench: Bench) {
+    let mut version = bench.version().await;
+    let subscriber = new_subscriber("s");
+    for change in [project("p"), Change::CreateKey(key(1, "k")), Change::CreateSubscriber(subscriber)] {
+        version += 1;
+        assert_eq!(bench.change(change).await.version, version);
+        assert_eq!(bench.version().await, version);
+    }
+    bench.send([draft("1")]).await;
+    assert_eq!(bench.version().await, version, "events change nothing");
+}
+
+async fn a_refused_change_is_none(bench: Bench) {
+    bench.change(project("p")).await;
+    let before = bench.store().configuration(0).await.unwrap();
+    conflicts(&bench, project("p")).await;
+    is_not_found(&bench, delete_key(1, "none")).await;
+    is_not_found(&bench, Change::DeleteProject { no: 99 }).await;
+    let after = bench.store().configuration(0).await.unwrap();
+    assert_eq!((before.version, before.projects), (after.version, after.projects));
+    assert_eq!(bench.change(project("q")).await.version, after.version + 1);
+}
+
+async fn projects_come_and_go(mut bench: Bench) {
+    let first = bench.change(project("p")).await.no;
+    assert!(conflicts(&bench, project("p")).await.contains('p'));
+    bench.change(Change::CreateKey(key(first, "k"))).await;
+    bench.change(Change::DeleteProject { no: first }).await;
+    let configuration = bench.store().configuration(0).await.unwrap();
+    assert!(configuration.keys.is_empty(), "its keys go with it");
+    assert_eq!(configuration.projects.len(), 1);
+    is_not_found(&bench, Change::DeleteProject { no: first }).await;
+    bench.pass(1);
+    let second = bench.change(project("p")).await.no;
+    assert_ne!(first, second, "a new one of that name sees nothing of the old one");
+}
+
+async fn a_project_with_subscribers_stays(bench: Bench) {
+    let no = bench.change(project("p")).await.no;
+    let new = NewSubscriber { project: no, ..new_subscriber("s") };
+    let subscriber = bench.change(Change::CreateSubscriber(new)).await.no;
+    conflicts(&bench, Change::DeleteProject { no }).await;
+    bench.change(Change::DeleteSubscriber { project: no, no: subscriber }).await;
+    bench.change(Change::DeleteProject { no }).await;
+}
+
+async fn keys_come_and_go(bench: Bench) {
+    bench.change(Change::CreateKey(key(0, "admin"))).await;
+    bench.change(Change::CreateKey(key(1, "k"))).await;
+    let keys = bench.store().configuration(0).await.unwrap().keys;
+    assert_eq!(
+        keys.iter().map(|key| (key.project, key.id.as_str())).collect::<Vec<_>>(),
+        [(0, "admin"), (1, "k")]
+    );
+    let (read, written) = (&keys[1], key(1, "k"));
+    assert_eq!((&read.role, &read.name, &read.prefix), (&written.role, &written.name, &written.prefix));
+    assert_eq!((&read.hash, read.created_at), (&written.hash, bench.now));
+    let same = NewKey { id: "again".to_owned(), hash: written.hash, ..key(1, "k") };
+    bench.change(Change::CreateKey(same)).await;
+    assert_eq!(bench.store().configuration(0).await.unwrap().keys, keys, "the same key changes nothing");
+    bench.change(delete_key(1, "k")).await;
+    is_not_found(&bench, delete_key(1, "k")).await;
+    assert_eq!(bench.store().configuration(0).await.unwrap().keys.len(), 1);
+}
+
+async fn a_project_has_so_many_keys(bench: Bench) {
+    for n in 0..KEYS_PER_PROJECT_MAX {
+        bench.change(Change::CreateKey(key(1, &format!("k{n}")))).await;
+    }
+    conflicts(&bench, Change::CreateKey(key(1, "more"))).await;
+    bench.change(Change::CreateKey(key(1, "k0"))).await;
+    bench.change(Change::CreateKey(key(0, "another's"))).await;
+    bench.change(delete_key(1, "k5")).await;
+    bench.change(Change::CreateKey(key(1, "more"))).await;
+}
+
+async fn subscribers_come_change_and_go(mut bench: Bench) {
+    let paused = NewSubscriber { active: false, ..new_subscriber("s") };
+    let created = bench.change(Change::CreateSubscriber(paused)).await;
+    let read = async |bench: &Bench| bench.store().configuration(0).await.unwrap().subscribers.remove(0);
+    let row = read(&bench).await;
+    assert_eq!((row.no, row.project, row.id.as_str()), (created.no, PROJECT, "s"));
+    assert_eq!(
+        (row.created_at, row.created_version, row.version),
+        (bench.now, created.version, created.version)
+    );
+    assert_eq!((row.active, row.inactive_reason.as_deref()), (false, Some("paused")));
+    assert_eq!((row.secret.as_slice(), row.deleted, row.backfilling), (&b"sealed"[..], false, false));
+    bench.pass(9);
+    bench.resume(created.no).await;
+    let row = read(&bench).await;
+    assert_eq!((row.active, row.inactive_reason, row.definition.as_str()), (true, None, "{\"name\":\"s\"}"));
+    let definition = Some("{}".to_owned());
+    let update = SubscriberUpdate { definition, active: Some(Err("gone".to_owned())) };
+    let changed = bench.update(created.no, update).await;
+    let row = read(&bench).await;
+    assert_eq!((row.version, row.created_version), (changed.version, created.version));
+    assert_eq!((row.definition.as_str(), row.inactive_reason.as_deref()), ("{}", Some("gone")));
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no: created.no }).await;
+    assert!(read(&bench).await.deleted);
+}
+
+async fn subscribers_are_read_incrementally(bench: Bench) {
+    let (a, b) = (bench.subscriber("a").await, bench.subscriber("b").await);
+    let seen = bench.version().await;
+    let changed = async |since| {
+        let rows = bench.store().configuration(since).await.unwrap().subscribers;
+        rows.into_iter().map(|row| (row.no, row.deleted)).collect::<Vec<_>>()
+    };
+    assert_eq!(changed(seen).await, []);
+    bench.pause(b).await;
+    assert_eq!(changed(seen).await, [(b, false)]);
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no: a }).await;
+    assert_eq!(changed(seen).await, [(a, true), (b, false)]);
+    assert_eq!(changed(seen + 1).await, [(a, true)]);
+    assert_eq!(changed(0).await.len(), 2);
+}
+
+async fn a_taken_id_is_a_conflict(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    conflicts(&bench, Change::CreateSubscriber(new_subscriber("s"))).await;
+    let other = bench.change(project("p")).await.no;
+    bench.change(Change::CreateSubscriber(NewSubscriber { project: other, ..new_subscriber("s") })).await;
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
+    conflicts(&bench, Change::CreateSubscriber(new_subscriber("s"))).await;
+    bench.change(Change::CreateKey(key(1, "k"))).await;
+    let another = NewKey { hash: b"another".to_vec(), ..key(1, "k") };
+    conflicts(&bench, Change::CreateKey(another)).await;
+}
+
+async fn what_is_not_there_is_not_found(bench: Bench) {
+    is_not_found(&bench, update(PROJECT, 99)).await;
+    is_not_found(&bench, Change::DeleteSubscriber { project: PROJECT, no: 99 }).await;
+    let no = bench.subscriber("s").await;
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no }).await;
+    is_not_found(&bench, update(PROJECT, no)).await;
+    is_not_found(&bench, Change::DeleteSubscriber { project: PROJECT, no }).await;
+    let gone = bench.change(project("p")).await.no;
+    bench.change(Change::DeleteProject { no: gone }).await;
+    for project in [gone, 99] {
+        let new = NewSubscriber { project, ..new_subscriber("s2") };
+        is_not_found(&bench, Change::CreateSubscriber(new)).await;
+        is_not_found(&bench, Change::CreateKey(key(project, "k"))).await;
+    }
+}
+
+async fn what_is_foreign_is_not_found(bench: Bench) {
+    let other = bench.change(project("p")).await.no;
+    let no = bench.subscriber("s").await;
+    bench.change(Change::CreateKey(key(PROJECT, "k"))).await;
+    is_not_found(&bench, update(other, no)).await;
+    is_not_found(&bench, Change::DeleteSubscriber { project: other, no }).await;
+    is_not_found(&bench, delete_key(other, "k")).await;
+    let configuration = bench.store().configuration(0).await.unwrap();
+    assert!(!configuration.subscribers[0].deleted && configuration.keys.len() == 1);
+}
+
+async fn pausing_holds_and_resuming_lets_go(bench: Bench) {
+    let no = bench.subscriber("s").await;
+    bench.send([draft("1").to(no), draft("2").lane(no, 1), draft("3").lane(no, 1)]).await;
+    let (jobs, _) = bench.refill(no, 1).await;
+    bench.pause(no).await;
+    assert_eq!(bench.status(no, "1").await, Status::Sending, "what is in flight is in flight");
+    bench.release(&jobs[0]).await;
+    bench.send([draft("4").to(no)]).await;
+    for event in ["1", "2", "3", "4"] {
+        assert_eq!(bench.status(no, event).await, Status::Held, "{event}");
+    }
+    let backlog = bench.store().backlog().await.unwrap();
+    assert_eq!((backlog.waiting, backlog.held), (0, 4));
+    bench.resume(no).await;
+    assert_eq!(bench.status(no, "3").await, Status::Pending);
+    let events: Vec<i64> = bench.claim_all(no).await.iter().map(|job| job.event).collect();
+    assert!(events.is_sorted() && events.len() == 3, "in order, heads only");
+}
+
+async fn deleting_cancels(bench: Bench) {
+    let no = bench.subscriber("s").await;
+    let names = ["done", "failed", "sent", "waiting"];
+    bench.send(names.map(|name| draft(name).to(no))).await;
+    let (jobs, _) = bench.refill(no, 3).await;
+    bench.deliver(&jobs[0]).await;
+    bench.exhaust(&jobs[1]).await;
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no }).await;
+    let expected = [Status::Delivered, Status::Exhausted, Status::Sending, Status::Cancelled];
+    for (name, status) in names.into_iter().zip(expected) {
+        assert_eq!(bench.status(no, name).await, status, "{name}");
+    }
+    bench.deliver(&jobs[2]).await;
+    assert_eq!(bench.status(no, "sent").await, Status::Delivered, "the truth about it is kept");
+    assert_eq!(bench.store().due().await.unwrap(), [], "nothing is due for nobody");
+    assert_eq!(bench.store().backlog().await.unwrap().waiting, 0);
+}
+
+async fn the_configuration_survives_a_restart(mut bench: Bench) {
+    bench.change(project("p")).await;
+    bench.change(Change::CreateKey(key(1, "k"))).await;
+    bench.subscriber("s").await;
+    let before = bench.store().configuration(0).await.unwrap();
+    bench.pass(1_000);
+    bench.reopen().await;
+    let after = bench.store().configuration(0).await.unwrap();
+    assert_eq!((before.version, before.projects, before.keys), (after.version, after.projects, after.keys));
+    assert_eq!(before.subscribers, after.subscribers);
+}

@@ -1,0 +1,122 @@
+//! What must hold in the rows between any two commits, as questions to the database file.
+//!
+//! Each question lists the rows that break a rule; a sound store answers all of them with nothing. Conformance, the
+//! property test and the simulation ask them after whatever they did. Not part of the product.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use tidegate_core::event::lookup_key;
+
+use super::failed;
+use crate::Result;
+
+/// A rule, and the rows that break it as one text each.
+const RULES: [(&str, &str); 14] = [
+    (
+        "of a lane, at most one is due or claimed",
+        "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || group_concat(id) FROM deliveries
+         WHERE lane IS NOT NULL AND status < 2 GROUP BY subscriber, lane HAVING count(*) > 1",
+    ),
+    (
+        "of a lane, what is due is the oldest",
+        "SELECT d.id FROM deliveries d WHERE d.lane IS NOT NULL AND d.status = 0 AND EXISTS
+            (SELECT 1 FROM deliveries o WHERE o.subscriber = d.subscriber AND o.lane = d.lane AND o.status < 3
+             AND o.event < d.event)",
+    ),
+    (
+        "a lane moves, unless a backfill may still bring something older",
+        "SELECT 'subscriber ' || d.subscriber || ' lane ' || d.lane FROM deliveries d
+         JOIN subscribers s ON s.no = d.subscriber
+         WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
+         GROUP BY d.subscriber, d.lane
+         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(d.event) <= s.backfill_after)",
+    ),
+    (
+        "behind a backfill nothing younger is due or claimed in a lane",
+        "SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
+         WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL AND d.event > s.backfill_after",
+    ),
+    ("only what has a lane waits in one", "SELECT id FROM deliveries WHERE status = 2 AND lane IS NULL"),
+    (
+        "a claim names this life and has a token, and nothing else does",
+        "SELECT id FROM deliveries WHERE CASE WHEN status = 1
+            THEN claims < 1 OR incarnation IS NOT (SELECT value FROM meta WHERE name = 'incarnation')
+            ELSE incarnation IS NOT NULL END",
+    ),
+    (
+        "what is finished has an end, and nothing else does",
+        "SELECT id FROM deliveries WHERE (status >= 3) <> (finished_at IS NOT NULL)",
+    ),
+    (
+        "what is exhausted says why, and nothing else does",
+        "SELECT id FROM deliveries WHERE (status = 4) <> (reason IS NOT NULL)",
+    ),
+    (
+        "attempts are numbered without gaps and counted",
+        "SELECT d.id FROM deliveries d LEFT JOIN attempts a ON a.delivery = d.id GROUP BY d.id
+         HAVING count(a.n) <> d.attempts OR coalesce(max(a.n), 0) <> d.attempts OR (d.status = 3 AND d.attempts = 0)
+            OR d.tries > d.attempts",
+    ),
+    (
+        "a delivery has its event and its subscriber, of one project",
+        "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.seq = d.event
+         LEFT JOIN subscribers s ON s.no = d.subscriber
+         WHERE e.project IS NOT d.project OR s.project IS NOT d.project",
+    ),
+    (
+        "an id is unique in its project and source",
+        "SELECT project || '/' || source || '/' || id FROM events GROUP BY project, source, id HAVING count(*) > 1",
+    ),
+    ("a number is an event or a delivery", "SELECT seq FROM events JOIN deliveries ON deliveries.id = events.seq"),
+    (
+        "no version is ahead of the configuration's",
+        "SELECT version FROM (SELECT version FROM events UNION ALL SELECT version FROM subscribers
+            UNION ALL SELECT version FROM subscriber_versions)
+         WHERE version > (SELECT value FROM meta WHERE name = 'version')",
+    ),
+    ("a backfill stays inside its marks", "SELECT no FROM subscribers WHERE backfill_after > backfill_until"),
+];
+
+/// Looks at the store in `dir`, open or not. Tells every violation in words; none is well.
+pub fn audit(dir: &Path) -> Result<Vec<String>> {
+    let conn = Connection::open_with_flags(dir.join("tidegate.db"), OpenFlags::SQLITE_OPEN_READ_ONLY)
+        .map_err(failed)?;
+    violations(&conn).map_err(failed)
+}
+
+fn violations(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let tx = conn.unchecked_transaction()?;
+    let mut told = Vec::new();
+    for (rule, sql) in RULES {
+        let mut statement = tx.prepare(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let value: rusqlite::types::Value = row.get(0)?;
+            told.push(format!("{rule}: {value:?}"));
+        }
+    }
+    told.extend(forgotten_ids(&tx)?);
+    let sound: String = tx.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+    if sound != "ok" {
+        told.push(sound);
+    }
+    Ok(told)
+}
+
+/// Up to the mark, every event is found by its look-up key.
+fn forgotten_ids(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut events = conn
+        .prepare("SELECT seq, project, source, id FROM events WHERE seq <= (SELECT seq FROM dedupe_mark)")?;
+    let mut known = conn.prepare("SELECT 1 FROM dedupe WHERE key = ?1 AND seq = ?2")?;
+    let mut forgotten = Vec::new();
+    let mut rows = events.query([])?;
+    while let Some(row) = rows.next()? {
+        let seq: i64 = row.get(0)?;
+        let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
+        if !known.exists([key, seq])? {
+            forgotten.push(format!("the table of ids is complete up to its mark: event {seq} is missing"));
+        }
+    }
+    Ok(forgotten)
+}

@@ -1,0 +1,127 @@
+//! Lanes: of the unfinished deliveries of a lane, at most one is due or claimed, and it is the oldest.
+//!
+//! Lanes are rows, not memory. Whoever ends, postpones or gives back the one whose turn it was, or brings an older
+//! one, asks here whose turn it is now, in the same transaction. So at most one of a lane is ever in flight, a
+//! failing head holds its own lane only, and a crash needs no repair. One exception: what is in flight is not called
+//! back, even if a manual retry puts an older one before it; that one goes as soon as the attempt has a result.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension};
+use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo};
+use tidegate_core::time::Timestamp;
+
+use super::commit::Context;
+use super::deliveries::{self, CLAIMED, set_due};
+
+/// How far the backfills that are under way have come.
+pub(super) type Backfilling = BTreeMap<SubscriberNo, Seq>;
+
+/// A delivery that waits in its lane.
+struct Waiting {
+    id: DeliveryNo,
+    event: Seq,
+    due_at: Timestamp,
+}
+
+pub(super) const IS_BUSY: &str =
+    "SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1";
+
+/// New deliveries of an ordered subscriber queue behind its backfill as a whole, and behind all others of their lane.
+pub(super) fn must_wait(
+    context: &Context<'_>,
+    subscriber: SubscriberNo,
+    lane: Lane,
+) -> rusqlite::Result<bool> {
+    Ok(context.backfilling.contains_key(&subscriber)
+        || context.conn.prepare_cached(IS_BUSY)?.exists([subscriber, lane])?)
+}
+
+/// Lets the one go whose turn it is now, if it is not going already: to memory if there is room, else it is due in
+/// the store.
+pub(super) fn let_next_go(
+    context: &mut Context<'_>,
+    subscriber: SubscriberNo,
+    lane: Lane,
+) -> rusqlite::Result<()> {
+    let now = context.group.now;
+    let Some(next) = next(context.conn, &context.backfilling, subscriber, lane)? else { return Ok(()) };
+    if next.due_at > now {
+        set_due(context.conn, next.id, next.due_at)?;
+        context.out.postponed.push((subscriber, next.due_at));
+    } else if context.room.take(subscriber, 0) {
+        deliveries::claim(context, next.id)?;
+    } else {
+        set_due(context.conn, next.id, now)?;
+        context.spilled.insert(subscriber);
+    }
+    Ok(())
+}
+
+/// The same without a group: it becomes due. Says which, if any.
+pub(super) fn make_next_due(
+    conn: &Connection,
+    backfilling: &Backfilling,
+    subscriber: SubscriberNo,
+    lane: Lane,
+    now: Timestamp,
+) -> rusqlite::Result<Option<DeliveryNo>> {
+    let Some(next) = next(conn, backfilling, subscriber, lane)? else { return Ok(None) };
+    set_due(conn, next.id, next.due_at.max(now))?;
+    Ok(Some(next.id))
+}
+
+/// After a backfill, lanes that only live events entered have nobody going: the oldest becomes due.
+pub(super) fn open_all(context: &Context<'_>, subscriber: SubscriberNo) -> rusqlite::Result<()> {
+    let mut from = Some(Lane::MIN);
+    while let Some(start) = from {
+        let Some(lane) = first_lane(context.conn, subscriber, start)? else { break };
+        make_next_due(context.conn, &context.backfilling, subscriber, lane, context.group.now)?;
+        from = lane.checked_add(1);
+    }
+    Ok(())
+}
+
+pub(super) const FIRST_LANE: &str = "SELECT lane FROM deliveries
+    WHERE subscriber = ?1 AND lane >= ?2 AND status < 3 ORDER BY lane LIMIT 1";
+
+/// The first lane with unfinished deliveries, by one seek: there may be few lanes with very many deliveries.
+fn first_lane(conn: &Connection, subscriber: SubscriberNo, from: Lane) -> rusqlite::Result<Option<Lane>> {
+    conn.prepare_cached(FIRST_LANE)?.query_row([subscriber, from], |row| row.get(0)).optional()
+}
+
+pub(super) const GOING: &str = "SELECT id, event, status FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status < 2 LIMIT 1";
+pub(super) const OLDEST_WAITING: &str = "SELECT id, event, due_at FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY event, id LIMIT 1";
+
+/// Whose turn it is, if it waits: the oldest, unless one is in flight or a backfill may still bring an older one.
+/// A younger one that is due steps back for it and keeps its time.
+fn next(
+    conn: &Connection,
+    backfilling: &Backfilling,
+    subscriber: SubscriberNo,
+    lane: Lane,
+) -> rusqlite::Result<Option<Waiting>> {
+    let waiting = conn
+        .prepare_cached(OLDEST_WAITING)?
+        .query_row([subscriber, lane], |row| {
+            Ok(Waiting { id: row.get(0)?, event: row.get(1)?, due_at: Timestamp::from_ms(row.get(2)?) })
+        })
+        .optional()?;
+    let may_go = |next: &Waiting| backfilling.get(&subscriber).is_none_or(|after| next.event <= *after);
+    let Some(waiting) = waiting.filter(may_go) else { return Ok(None) };
+    let going: Option<(DeliveryNo, Seq, i64)> = conn
+        .prepare_cached(GOING)?
+        .query_row([subscriber, lane], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    match going {
+        Some((_, _, CLAIMED)) => Ok(None),
+        Some((id, event, _)) if (event, id) < (waiting.event, waiting.id) => Ok(None),
+        Some((id, ..)) => {
+            conn.prepare_cached("UPDATE deliveries SET status = 2 WHERE id = ?1")?.execute([id])?;
+            Ok(Some(waiting))
+        }
+        None => Ok(Some(waiting)),
+    }
+}

@@ -1,0 +1,20 @@
+//! The embedded store keeps the contract: called where the caller is, as in simulation, and on the blocking pool, as
+//! in production, where calls really meet each other.
+
+mod harness;
+
+use std::sync::Arc;
+
+use harness::Sqlite;
+use tidegate_store::conformance;
+use tidegate_store::sqlite::Calls;
+
+#[test]
+fn sqlite_inline() {
+    conformance::run(|| Arc::new(Sqlite::new(Calls::Inline)));
+}
+
+#[test]
+fn sqlite_blocking() {
+    conformance::run(|| Arc::new(Sqlite::new(Calls::Blocking)));
+}
