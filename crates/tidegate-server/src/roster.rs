@@ -21,6 +21,7 @@ use tidegate_core::subscriber::Definition;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Target, webhook};
 use tidegate_store::{Change, Changed, KeyRow, ProjectRow, Store, SubscriberRow};
+use tokio::sync::Notify;
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -111,6 +112,7 @@ pub struct Rosters {
     policy: Policy,
     current: ArcSwap<Roster>,
     refreshing: tokio::sync::Mutex<()>,
+    changed: Notify,
 }
 
 impl Rosters {
@@ -126,6 +128,7 @@ impl Rosters {
             policy,
             current: ArcSwap::from_pointee(Roster::default()),
             refreshing: tokio::sync::Mutex::new(()),
+            changed: Notify::new(),
         };
         rosters.refresh().await?;
         Ok(Arc::new(rosters))
@@ -146,11 +149,24 @@ impl Rosters {
         self.sealer.seal(secret.as_bytes(), &row_name(project, id), nonce)
     }
 
-    /// Changes the configuration. When this returns, every later event is routed by it.
-    pub async fn change(&self, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
-        let changed = self.store.change(change, now).await?;
-        self.refresh().await?;
-        Ok(changed)
+    /// Changes the configuration. When this returns, every later event is routed by it. What was begun comes to its
+    /// end even if the caller goes away, as a client that hangs up does.
+    pub async fn change(self: &Arc<Self>, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
+        let rosters = Arc::clone(self);
+        let changing = tokio::spawn(async move {
+            let changed = rosters.store.change(change, now).await?;
+            rosters.changed.notify_one();
+            rosters.refresh().await?;
+            Ok(changed)
+        });
+        changing.await.unwrap_or_else(|error| {
+            Err(tidegate_store::Error::Unavailable(format!("the change ended early: {error}")))
+        })
+    }
+
+    /// Returns when the store may hold another configuration than was last followed. For one listener.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Takes over what changed in the store since the current snapshot.
@@ -176,7 +192,11 @@ impl Rosters {
             let router = Router::build(rules.map(|endpoint| Arc::clone(&endpoint.rule)).collect());
             roster.routers.insert(project, Arc::new(router));
         }
+        let is_newer = roster.version != old.version;
         self.current.store(Arc::new(roster));
+        if is_newer {
+            self.changed.notify_one();
+        }
         Ok(())
     }
 
