@@ -1,3 +1,104 @@
-//! Tidegate.
+//! Development commands: `cargo xtask run | test | tidy | verifiers | sim | bench | chaos`.
+//!
+//! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
+//! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
 
-fn main() {}
+mod bench;
+mod cargo;
+mod chaos;
+mod clock;
+mod http;
+mod prng;
+mod run;
+mod server;
+mod sim;
+mod test;
+mod tidy;
+mod verifiers;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Development commands of Tidegate")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the release binary and run `tidegate serve` with the given arguments
+    Run {
+        /// Passed to `tidegate serve`, for example `-- --listen 127.0.0.1:9000`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run everything a change must pass
+    Test,
+    /// Check the sources for what compilers and linters do not see
+    Tidy,
+    /// Check deliveries with the public Standard Webhooks packages of Python and JavaScript
+    Verifiers {
+        /// A built binary to check instead of a fresh debug build
+        #[arg(long)]
+        binary: Option<PathBuf>,
+    },
+    /// Simulate the whole pipeline on virtual time
+    Sim {
+        /// How many seeds to run
+        #[arg(long, default_value_t = 1_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+    },
+    /// Measure the product against the bare pieces of the same machine
+    Bench(bench::Bench),
+    /// Put the real binary under real faults
+    #[command(subcommand)]
+    Chaos(chaos::Chaos),
+    #[command(hide = true)]
+    BenchGenerator(bench::generator::Load),
+    #[command(hide = true)]
+    BenchReceiver,
+    #[command(hide = true)]
+    BenchAxum,
+    #[command(hide = true)]
+    BenchHyper(bench::bare::Posts),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<()> {
+    match command {
+        Command::Run { args } => run::run(&args),
+        Command::Test => test::run(),
+        Command::Tidy => tidy::run(),
+        Command::Verifiers { binary } => verifiers::run(binary).map(drop),
+        Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
+        Command::Bench(bench) => bench::run(&bench),
+        Command::Chaos(chaos) => chaos::run(&chaos),
+        Command::BenchGenerator(load) => bench::generator::run(load),
+        Command::BenchReceiver => bench::receiver::run(),
+        Command::BenchAxum => bench::bare::run_axum(),
+        Command::BenchHyper(posts) => bench::bare::run_hyper(&posts),
+    }
+}
+
+/// The folder that holds the workspace's `Cargo.toml`.
+fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}

@@ -4,6 +4,8 @@
 //! [`RESPONSE_KEPT_BYTES_MAX`] as text. An answer that goes on beyond is cut off and its connection dropped; its
 //! status still counts. Nothing is decompressed.
 
+use std::time::Duration;
+
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::response::Response;
@@ -16,8 +18,17 @@ use tidegate_core::limits::{
 
 use crate::transport::Answer;
 
-/// The answer, and whether it was read to its end.
-pub(crate) async fn read(response: Response<Incoming>) -> Result<(Answer, bool), hyper::Error> {
+/// An answer, and what it means for its connection.
+pub(crate) struct Received {
+    pub(crate) answer: Answer,
+    /// It was read to its end, so the connection can serve the next request.
+    pub(crate) is_complete: bool,
+    /// How long the receiver says it keeps an idle connection, less a second for the way there.
+    pub(crate) idle_max: Option<Duration>,
+}
+
+/// Reads an answer, or as much of it as is worth the while.
+pub(crate) async fn read(response: Response<Incoming>) -> Result<Received, hyper::Error> {
     let (head, mut body) = response.into_parts();
     let mut kept = Vec::new();
     let mut read_bytes = 0;
@@ -44,7 +55,16 @@ pub(crate) async fn read(response: Response<Incoming>) -> Result<(Answer, bool),
             truncated: is_cut || is_shortened,
         },
     };
-    Ok((answer, is_complete))
+    Ok(Received { answer, is_complete, idle_max: idle_max(&head.headers) })
+}
+
+/// Reads `keep-alive: timeout=5, max=100`. Using a connection just as its receiver gives it up is the one way to lose
+/// a request to a healthy receiver.
+fn idle_max(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("keep-alive")?.to_str().ok()?;
+    let seconds = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    let seconds: u64 = seconds.parse().ok()?;
+    Some(Duration::from_secs(seconds.saturating_sub(1)))
 }
 
 /// A header as text; absent when it is long or not plain ASCII.
@@ -83,5 +103,19 @@ mod tests {
         assert_eq!(text(b"a\0b", false), ("a\u{fffd}b".to_owned(), false));
         let (long, is_shortened) = text(&[0xff; RESPONSE_KEPT_BYTES_MAX], true);
         assert!(is_shortened && long.len() <= RESPONSE_KEPT_BYTES_MAX);
+    }
+
+    #[test]
+    fn receivers_say_how_long_they_keep_a_connection() {
+        let read = |value: &'static str| {
+            idle_max(&HeaderMap::from_iter([("keep-alive".parse().unwrap(), value.parse().unwrap())]))
+        };
+        assert_eq!(read("timeout=5"), Some(Duration::from_secs(4)));
+        assert_eq!(read("max=100, timeout=60"), Some(Duration::from_secs(59)));
+        assert_eq!(read("timeout=0"), Some(Duration::ZERO));
+        for other in ["max=5", "timeout=", "timeout=-1", "timeout=1.5", ""] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        assert_eq!(idle_max(&HeaderMap::new()), None);
     }
 }

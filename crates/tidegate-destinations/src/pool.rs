@@ -1,7 +1,8 @@
 //! Idle connections of one target.
 //!
-//! Last in, first out: the same few connections stay warm and the rest expire. A connection is not reused after
-//! [`IDLE_MAX`], nor after [`AGE_MAX`], by when its address is due to be looked up and judged again. One sweep
+//! Last in, first out: the same few connections stay warm and the rest expire. A connection is not reused after being
+//! idle for [`IDLE_MAX`] or for what its receiver allows, nor after [`AGE_MAX`], by when its address is due to be
+//! looked up and judged again. One sweep
 //! task per target closes what expired; it lives only while something is idle, so that an idle process is idle.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,13 +30,19 @@ const READY_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     pub(crate) sender: SendRequest<Full<Bytes>>,
     born: Instant,
+    idle_max: Duration,
     /// Dropped with the connection: its driver then closes the socket, politely if that is quick.
     _owned: oneshot::Sender<()>,
 }
 
 impl Connection {
     pub(crate) fn new(sender: SendRequest<Full<Bytes>>, owned: oneshot::Sender<()>) -> Self {
-        Self { sender, born: now(), _owned: owned }
+        Self { sender, born: now(), idle_max: IDLE_MAX, _owned: owned }
+    }
+
+    /// Takes the receiver's word on how long it keeps an idle connection, within our own limit.
+    pub(crate) fn allow_idle(&mut self, asked: Option<Duration>) {
+        self.idle_max = asked.unwrap_or(IDLE_MAX).min(IDLE_MAX);
     }
 }
 
@@ -58,7 +65,7 @@ struct Kept {
 
 impl Kept {
     fn expires(&self) -> Instant {
-        (self.since + IDLE_MAX).min(self.connection.born + AGE_MAX)
+        (self.since + self.connection.idle_max).min(self.connection.born + AGE_MAX)
     }
 }
 
@@ -155,6 +162,17 @@ mod tests {
         assert!(target.idle().take(start).is_none(), "it is in use");
         keep(&target, connection, start);
         assert!(target.idle().take(start + IDLE_MAX).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_may_ask_for_less() {
+        let (target, mut connection, _theirs) = connected().await;
+        let start = now();
+        connection.allow_idle(Some(AGE_MAX));
+        assert_eq!(connection.idle_max, IDLE_MAX);
+        connection.allow_idle(Some(Duration::from_secs(4)));
+        keep(&target, connection, start);
+        assert!(target.idle().take(start + Duration::from_secs(4)).is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -172,13 +172,14 @@ async fn send_on(
     let answered = now();
     progress.phases.wait_us = Some(micros(answered.saturating_duration_since(began)));
     progress.step = Step::Read;
-    let (answer, is_complete) = answer::read(response)
+    let received = answer::read(response)
         .await
         .map_err(|error| Unanswered { failure: progress.step.failed(&error), unsent: None })?;
-    if is_complete {
+    if received.is_complete {
+        connection.allow_idle(received.idle_max);
         target.give_back(connection, answered);
     }
-    Ok(answer)
+    Ok(received.answer)
 }
 
 #[expect(

@@ -1,7 +1,14 @@
 //! The running thing: pipeline loops, HTTP API, boot and shutdown.
+//!
+//! [`boot`] makes it from [`settings`]; [`listen`] is its door, [`api`] what stands behind it, [`pipeline`] the
+//! journey of an event. [`clock`] and [`entropy`] are the only sources of time and chance.
 
+pub mod api;
+pub mod boot;
 pub mod clock;
 pub mod entropy;
+pub mod listen;
 pub mod metrics;
 pub mod pipeline;
 pub mod roster;
+pub mod settings;

@@ -99,6 +99,8 @@ pub struct SubscriberUpdate {
     pub definition: Option<String>,
     /// Active, or why not.
     pub active: Option<std::result::Result<(), String>>,
+    /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
+    pub reorders: bool,
 }
 
 /// A new API key.

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::refusal::{Refusal, RefusalKind, read};
 use crate::limits;
 
 /// The fields of an event or a sub-event, as sent.
@@ -40,6 +41,18 @@ pub(super) struct Draft<'a> {
     pub(super) extensions: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub(super) events: Option<Listed<&'a RawValue, { limits::REQUEST_EVENTS_MAX }>>,
+}
+
+impl<'a> Draft<'a> {
+    /// Reads the JSON of one event.
+    pub(super) fn read(text: &'a str) -> Result<Self, Refusal> {
+        // serde would also take a list of the fields' values, in their order here.
+        if text.starts_with('[') {
+            let detail = "expected an event, that is, a JSON object, and found a list";
+            return Err(Refusal::new(RefusalKind::Invalid, "field_type", detail));
+        }
+        read(text)
+    }
 }
 
 fn raw_text<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'a, str>>, D::Error> {

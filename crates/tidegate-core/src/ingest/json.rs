@@ -63,6 +63,5 @@ pub(super) fn each(
 
 fn one(text: &str, assembler: &mut Assembler<'_>) -> Result<Unit, Refusal> {
     assembler.fits(text.len())?;
-    let draft: Draft<'_> = read(text)?;
-    assembler.unit(&draft)
+    assembler.unit(&Draft::read(text)?)
 }

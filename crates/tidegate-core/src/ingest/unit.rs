@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::draft::Draft;
-use super::refusal::{Refusal, RefusalKind, read};
+use super::refusal::{Refusal, RefusalKind};
 use super::{extensions, rules};
 use crate::event::{self, Data, Event, Fields, Fingerprinter, Unit};
 use crate::time::Timestamp;
@@ -126,7 +126,7 @@ impl<'a> Assembler<'a> {
         };
         let parents = [parent.id.to_owned()];
         for (place, raw) in list.0.iter().enumerate() {
-            read::<Draft<'_>>(raw.get())
+            Draft::read(raw.get())
                 .and_then(|inner| {
                     refuse_own_identity(&inner)?;
                     let id = format!("{}~{}", parent.id, place + 1);

@@ -8,7 +8,7 @@ use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 use regex::{Regex, RegexBuilder};
 
-use crate::limits::{WHERE_MACRO_DEPTH_MAX, WHERE_REGEX_BYTES_MAX, WHERE_TREE_DEPTH_MAX};
+use crate::limits::{WHERE_MACRO_DEPTH_MAX, WHERE_REGEX_BYTES_MAX, WHERE_REGEXES_MAX, WHERE_TREE_DEPTH_MAX};
 
 /// What a condition can name, and nothing else.
 pub(super) const VARIABLES: [&str; 9] =
@@ -145,6 +145,12 @@ impl Checker {
         let Expr::Literal(LiteralValue::String(pattern)) = expr else {
             return found(id, "the pattern of `matches` must be a literal, as in subject.matches('^a')");
         };
+        if self.regexes.len() == WHERE_REGEXES_MAX {
+            return found(
+                id,
+                format!("at most {WHERE_REGEXES_MAX} `matches` in a condition; join their patterns with `|`"),
+            );
+        }
         let regex = RegexBuilder::new(pattern.inner())
             .size_limit(WHERE_REGEX_BYTES_MAX)
             .build()

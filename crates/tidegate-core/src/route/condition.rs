@@ -18,14 +18,14 @@ use regex::Regex;
 
 use super::check::{self, Found};
 use super::nesting;
-use super::value::{Budget, text, wrap};
+use super::value::Budget;
 use super::view::View;
 use crate::limits::{WHERE_BYTES_MAX, WHERE_DEPTH_MAX, WHERE_STEPS_MAX};
 
 /// Stack of the compiling thread: the parser of an unoptimised build takes half of it at the allowed nesting.
 const COMPILE_STACK_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of text that cost one step when a regular expression runs over them.
-const REGEX_BYTES_PER_STEP: usize = 16;
+const REGEX_BYTES_PER_STEP: usize = 64;
 /// Characters of a reason that are kept: CEL puts whole values in its errors.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -81,12 +81,12 @@ impl Condition {
     }
 
     fn evaluate(&self, view: &View<'_>) -> Result<bool, String> {
-        let budget = Arc::new(Budget::new(WHERE_STEPS_MAX));
-        let roots = Roots { view, condition: self, budget: &budget };
+        view.budget.refill(WHERE_STEPS_MAX);
+        let roots = Roots { view, condition: self };
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.set_variable_resolver(&roots);
         let result = Value::resolve_val(&self.tree, &context);
-        if budget.is_exhausted() {
+        if view.budget.is_exhausted() {
             return Err(format!("it takes more than {WHERE_STEPS_MAX} steps on this event"));
         }
         match result {
@@ -130,9 +130,9 @@ fn syntax(errors: &ParseErrors) -> ConditionProblem {
     ConditionProblem { detail: shortened(&first.msg), line: number(first.pos.0), column: number(first.pos.1) }
 }
 
-/// Line and column of the character at `offset`.
+/// Line and column of the character at byte `offset`.
 fn position(source: &str, offset: usize) -> (usize, usize) {
-    let before: String = source.chars().take(offset).collect();
+    let before = source.get(..offset).unwrap_or(source);
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     (line, column)
@@ -199,28 +199,29 @@ fn matches(text: &CelString<'_>, matcher: &Matcher) -> Result<CelBool, Execution
 struct Roots<'e, 'a> {
     view: &'e View<'a>,
     condition: &'e Condition,
-    budget: &'e Arc<Budget>,
 }
 
 impl VariableResolver for Roots<'_, '_> {
     fn resolve<'b>(&'b self, name: &str) -> Option<CowVal<'b, 'b>> {
-        let text = |value: &'b str| Some(CowVal::owned(text(value, self.budget)));
-        let optional = |value: Option<&'b str>| value.map_or_else(|| Some(CowVal::owned(CelNull)), text);
-        let json = |value: &'b serde_json::Value| Some(CowVal::Owned(wrap(value, self.budget)));
         let event = self.view.event;
+        let text = |value: &'b str| {
+            self.view.budget.spend_text(value);
+            Some(CowVal::owned(CelString::from(value)))
+        };
+        let optional = |value: Option<&'b str>| value.map_or_else(|| Some(CowVal::owned(CelNull)), text);
         match name {
-            "data" => self.view.data().ok().and_then(json),
+            "data" => self.view.data().ok().map(CowVal::Borrowed),
             "type" => text(&event.type_name),
             "source" => text(&event.source),
             "subject" => optional(event.subject.as_deref()),
-            "extensions" => self.view.extensions().ok().and_then(json),
+            "extensions" => self.view.extensions().ok().map(CowVal::Borrowed),
             "id" => text(&event.id),
             "time" => text(self.view.time()),
             "ended" => optional(self.view.ended()),
-            "parents" => json(self.view.parents()),
+            "parents" => Some(CowVal::Borrowed(self.view.parents())),
             other => {
                 let regex = self.condition.regexes.get(check::regex_index(other)?)?.clone();
-                Some(CowVal::owned(Matcher { regex, budget: Arc::clone(self.budget) }))
+                Some(CowVal::owned(Matcher { regex, budget: Arc::clone(&self.view.budget) }))
             }
         }
     }
@@ -237,6 +238,23 @@ impl Roots<'_, '_> {
             },
             _ => None,
         };
-        unreadable.map_or_else(|| shortened(&error.to_string()), str::to_owned)
+        unreadable.map_or_else(|| shortened(&words(error)), str::to_owned)
+    }
+}
+
+/// CEL prints whole values, in no particular order, where their types say enough.
+fn words(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
+            format!("cannot {operator} {} and {}", left.type_of(), right.type_of())
+        }
+        ExecutionError::ValuesNotComparable(left, right) => {
+            format!("cannot compare {} and {}", left.type_of(), right.type_of())
+        }
+        ExecutionError::UnsupportedIndex(index, value) => {
+            format!("cannot index {} with {}", value.type_of(), index.type_of())
+        }
+        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be a key", key.type_of()),
+        other => other.to_string(),
     }
 }

@@ -73,8 +73,8 @@ pub fn lane_of(view: &View<'_>, path: &Path) -> Option<Lane> {
         "subject" => view.event.subject.as_deref().map(|subject| hash("s", subject)),
         "source" => Some(hash("s", &view.event.source)),
         "type" => Some(hash("s", &view.event.type_name)),
-        "extensions" => lane_at(view.extensions().ok()?, rest),
-        _ => lane_at(view.data().ok()?, rest),
+        "extensions" => lane_at(view.extensions_json(), rest),
+        _ => lane_at(view.data_json(), rest),
     }
 }
 

@@ -1,12 +1,13 @@
-//! JSON as CEL sees it, without copying it, and on a budget.
+//! JSON as CEL sees it: read once, borrowed from the event's body, and on a budget.
 //!
-//! CEL has no limit on the work of an evaluation, so the values it works on count it: handing out an element,
-//! walking a list or a map, comparing and searching spend steps, and long text spends more. When the steps are used
-//! up, lists look empty and look-ups fail, so that the evaluation ends soon; its result is then void.
+//! CEL has no limit on the work of an evaluation, so the values it works on count it: looking something up, walking
+//! a list or a map, comparing and searching spend steps, and long text spends more. When the steps are used up,
+//! lists look empty and look-ups fail, so that the evaluation ends soon; its result is then void.
 //! Numbers become int, uint or double, whichever holds them; CEL compares the three by value.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cel::ExecutionError;
@@ -15,25 +16,26 @@ use cel::common::types::{
     CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt, LIST_TYPE, MAP_TYPE,
     Type,
 };
-use cel::common::value::{BuiltinRef, CowVal, Val};
-use serde_json::{Map, Value};
+use cel::common::value::{Builtin, BuiltinRef, CowVal, Val};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Bytes of text that cost one step.
-const TEXT_BYTES_PER_STEP: usize = 64;
+const TEXT_BYTES_PER_STEP: usize = 1024;
 
 static LIST: Type = LIST_TYPE;
 static MAP: Type = MAP_TYPE;
 
 /// The steps left of one evaluation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Budget(AtomicI64);
 
 impl Budget {
-    pub(super) fn new(steps: u32) -> Self {
-        Self(AtomicI64::new(i64::from(steps)))
+    /// Begins a new evaluation.
+    pub(super) fn refill(&self, steps: u32) {
+        self.0.store(i64::from(steps), Ordering::Relaxed);
     }
 
-    /// Spends steps; false when there were too few, from then on for ever.
+    /// Spends steps; false when there were too few, and from then on.
     pub(super) fn spend(&self, steps: usize) -> bool {
         let steps = i64::try_from(steps).unwrap_or(i64::MAX);
         let left = self.0.load(Ordering::Relaxed).saturating_sub(steps);
@@ -41,55 +43,137 @@ impl Budget {
         left >= 0
     }
 
+    pub(super) fn spend_text(&self, text: &str) -> bool {
+        self.spend(text.len() / TEXT_BYTES_PER_STEP)
+    }
+
     pub(super) fn is_exhausted(&self) -> bool {
         self.0.load(Ordering::Relaxed) < 0
     }
 
-    fn error(function: &str) -> ExecutionError {
-        ExecutionError::function_error(function, "too much work")
+    /// Hands out `value` for one step, or more if it is long text.
+    fn hand_out<'b, 'v>(&self, value: CowVal<'b, 'v>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+        let length = value.downcast_ref::<CelString<'_>>().map_or(0, |text| text.inner().len());
+        if self.spend(1 + length / TEXT_BYTES_PER_STEP) { Ok(value) } else { Err(too_much("_[_]")) }
     }
 }
 
-/// A JSON value as a CEL value that borrows it.
-pub(super) fn wrap<'v>(value: &'v Value, budget: &'v Budget) -> Box<dyn Val + 'v> {
-    match value {
-        Value::Null => Box::new(CelNull),
-        Value::Bool(value) => Box::new(CelBool::from(*value)),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(int), _) => Box::new(CelInt::from(int)),
-            (None, Some(uint)) => Box::new(CelUInt::from(uint)),
-            (None, None) => Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN))),
-        },
-        Value::String(value) => Box::new(text(value, budget)),
-        Value::Array(items) => Box::new(List { items, budget, built: OnceLock::new() }),
-        Value::Object(members) => {
-            Box::new(Object { members, budget, keys: OnceLock::new(), built: OnceLock::new() })
+fn too_much(function: &str) -> ExecutionError {
+    ExecutionError::function_error(function, "too much work")
+}
+
+/// Reads JSON text as a CEL value.
+pub(super) fn read<'v>(text: &'v str, budget: &Arc<Budget>) -> Result<Box<dyn Val + 'v>, serde_json::Error> {
+    Reader(budget).deserialize(&mut serde_json::Deserializer::from_str(text))
+}
+
+/// A list of texts as a CEL value.
+pub(super) fn texts<'v>(items: &[String], budget: &Arc<Budget>) -> Box<dyn Val + 'v> {
+    let items: Vec<Box<dyn Val + 'v>> =
+        items.iter().map(|item| Box::new(CelString::from(item.clone())) as Box<dyn Val + 'v>).collect();
+    Box::new(List { items: Arc::new(CelList::from(items)), budget: Arc::clone(budget) })
+}
+
+#[derive(Clone, Copy)]
+struct Reader<'r>(&'r Arc<Budget>);
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Box<dyn Val + 'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Box<dyn Val + 'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Box::new(CelNull))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Box::new(CelBool::from(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Box::new(CelInt::from(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        match i64::try_from(value) {
+            Ok(value) => Ok(Box::new(CelInt::from(value))),
+            Err(_) => Ok(Box::new(CelUInt::from(value))),
         }
     }
-}
 
-/// Text as a CEL value that borrows it.
-pub(super) fn text<'v>(value: &'v str, budget: &Budget) -> CelString<'v> {
-    budget.spend(value.len() / TEXT_BYTES_PER_STEP);
-    CelString::from(value)
-}
-
-#[derive(Debug)]
-struct List<'v> {
-    items: &'v [Value],
-    budget: &'v Budget,
-    built: OnceLock<CelList<'v>>,
-}
-
-impl<'v> List<'v> {
-    /// CEL's own list of the same elements, made when something needs it.
-    fn built(&self) -> &CelList<'v> {
-        let affordable = self.budget.spend(self.items.len());
-        self.built.get_or_init(|| {
-            let items = if affordable { self.items } else { &[] };
-            CelList::from(items.iter().map(|item| wrap(item, self.budget)).collect::<Vec<_>>())
-        })
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Box::new(CelDouble::from(value)))
     }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
+        Ok(Box::new(CelString::from(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(Box::new(CelString::from(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self)? {
+            items.push(item);
+        }
+        Ok(Box::new(List { items: Arc::new(CelList::from(items)), budget: Arc::clone(self.0) }))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut names, mut members) = (Vec::new(), HashMap::new());
+        while let Some(Name(name)) = map.next_key()? {
+            let value = map.next_value_seed(self)?;
+            if members.insert(CelMapKey::String(name.clone()), value).is_none() {
+                names.push(name);
+            }
+        }
+        let members = Members { names, map: CelMap::from(members) };
+        Ok(Box::new(Object { members: Arc::new(members), budget: Arc::clone(self.0) }))
+    }
+}
+
+/// The name of a member, borrowed if it has no escapes.
+struct Name<'v>(CelString<'v>);
+
+impl<'de: 'v, 'v> serde::Deserialize<'de> for Name<'v> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl<'de> Visitor<'de> for NameVisitor {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(CelString::from(value)))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Name<'de>, E> {
+                Ok(Name(CelString::from(value.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+/// CEL's own list, counted. Clones share it: a loop clones each element it visits.
+#[derive(Clone, Debug)]
+struct List<'v> {
+    items: Arc<CelList<'v>>,
+    budget: Arc<Budget>,
 }
 
 impl Val for List<'_> {
@@ -119,6 +203,13 @@ impl Val for List<'_> {
         Some(self)
     }
 
+    fn into_indexer<'w>(self: Box<Self>) -> Option<Box<dyn Indexer + 'w>>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
     fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
     where
         Self: 'w,
@@ -131,21 +222,29 @@ impl Val for List<'_> {
     }
 
     fn equals(&self, other: &dyn Val) -> bool {
-        self.built().equals(other)
+        self.budget.spend(self.items.len()) && self.items.equals(other)
     }
 
     fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
     where
         Self: 'w,
     {
-        Box::new(List { items: self.items, budget: self.budget, built: OnceLock::new() })
+        Box::new(self.clone())
     }
 
     fn as_builtin<'b, 'w>(&'b self) -> BuiltinRef<'b, 'w>
     where
         Self: 'w,
     {
-        BuiltinRef::List(self.built())
+        BuiltinRef::List(&self.items)
+    }
+
+    fn into_builtin<'w>(self: Box<Self>) -> Option<Builtin<'w>>
+    where
+        Self: 'w,
+    {
+        self.budget.spend(self.items.len());
+        Some(Builtin::List(Arc::unwrap_or_clone(self.items)))
     }
 }
 
@@ -154,14 +253,13 @@ impl Adder for List<'_> {
     where
         Self: 'w,
     {
-        self.built().add(rhs)
+        if self.budget.spend(self.items.len()) { self.items.add(rhs) } else { Err(too_much("_+_")) }
     }
 }
 
 impl Container for List<'_> {
     fn contains(&self, value: &dyn Val) -> Result<bool, ExecutionError> {
-        let found = self.built().contains(value);
-        if self.budget.is_exhausted() { Err(Budget::error("in")) } else { found }
+        if self.budget.spend(self.items.len()) { self.items.contains(value) } else { Err(too_much("in")) }
     }
 }
 
@@ -170,15 +268,7 @@ impl Indexer for List<'_> {
     where
         Self: 'w,
     {
-        // CEL's own list knows which kinds of numbers count; a whole number in range, the usual case, skips it.
-        let usual = index.downcast_ref::<CelInt>().and_then(|index| usize::try_from(*index.inner()).ok());
-        if !self.budget.spend(1) {
-            return Err(Budget::error("_[_]"));
-        }
-        match usual.and_then(|index| self.items.get(index)) {
-            Some(item) => Ok(CowVal::Owned(wrap(item, self.budget))),
-            None => self.built().get(index),
-        }
+        self.budget.hand_out(self.items.get(index)?)
     }
 
     fn steal<'w>(self: Box<Self>, index: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
@@ -194,48 +284,27 @@ impl Iterable for List<'_> {
     where
         Self: 'w,
     {
-        self.built().iter()
+        Box::new(Walk { items: self.items.inner().iter(), budget: &self.budget })
     }
 }
 
 impl Sizer for List<'_> {
     fn size(&self) -> CelInt {
-        count(self.items.len())
+        self.items.size()
     }
+}
+
+/// CEL's own map, counted, with the order of its members.
+#[derive(Clone, Debug)]
+struct Object<'v> {
+    members: Arc<Members<'v>>,
+    budget: Arc<Budget>,
 }
 
 #[derive(Debug)]
-struct Object<'v> {
-    members: &'v Map<String, Value>,
-    budget: &'v Budget,
-    keys: OnceLock<Vec<CelString<'v>>>,
-    built: OnceLock<CelMap<'v>>,
-}
-
-impl<'v> Object<'v> {
-    /// CEL's own map of the same members, made when something needs it.
-    fn built(&self) -> &CelMap<'v> {
-        let affordable = self.budget.spend(self.members.len());
-        self.built.get_or_init(|| {
-            let members = self.members.iter().take(if affordable { usize::MAX } else { 0 });
-            let pairs: HashMap<_, _> = members
-                .map(|(name, value)| (CelMapKey::String(text(name, self.budget)), wrap(value, self.budget)))
-                .collect();
-            CelMap::from(pairs)
-        })
-    }
-
-    /// The names, in their order: CEL's own map would shuffle them.
-    fn keys(&self) -> &[CelString<'v>] {
-        if !self.budget.spend(self.members.len()) {
-            return &[];
-        }
-        self.keys.get_or_init(|| self.members.keys().map(|name| text(name, self.budget)).collect())
-    }
-
-    fn find(&self, key: &dyn Val) -> Option<&'v Value> {
-        self.members.get(key.downcast_ref::<CelString<'_>>()?.inner())
-    }
+struct Members<'v> {
+    names: Vec<CelString<'v>>,
+    map: CelMap<'v>,
 }
 
 impl Val for Object<'_> {
@@ -258,6 +327,13 @@ impl Val for Object<'_> {
         Some(self)
     }
 
+    fn into_indexer<'w>(self: Box<Self>) -> Option<Box<dyn Indexer + 'w>>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
     fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
     where
         Self: 'w,
@@ -270,32 +346,35 @@ impl Val for Object<'_> {
     }
 
     fn equals(&self, other: &dyn Val) -> bool {
-        self.built().equals(other)
+        self.budget.spend(self.members.names.len()) && self.members.map.equals(other)
     }
 
     fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
     where
         Self: 'w,
     {
-        Box::new(Object {
-            members: self.members,
-            budget: self.budget,
-            keys: OnceLock::new(),
-            built: OnceLock::new(),
-        })
+        Box::new(self.clone())
     }
 
     fn as_builtin<'b, 'w>(&'b self) -> BuiltinRef<'b, 'w>
     where
         Self: 'w,
     {
-        BuiltinRef::Map(self.built())
+        BuiltinRef::Map(&self.members.map)
+    }
+
+    fn into_builtin<'w>(self: Box<Self>) -> Option<Builtin<'w>>
+    where
+        Self: 'w,
+    {
+        self.budget.spend(self.members.names.len());
+        Some(Builtin::Map(self.members.map.clone()))
     }
 }
 
 impl Container for Object<'_> {
     fn contains(&self, key: &dyn Val) -> Result<bool, ExecutionError> {
-        if self.budget.spend(1) { Ok(self.find(key).is_some()) } else { Err(Budget::error("in")) }
+        if self.budget.spend(1) { self.members.map.contains(key) } else { Err(too_much("in")) }
     }
 }
 
@@ -304,15 +383,7 @@ impl Indexer for Object<'_> {
     where
         Self: 'w,
     {
-        if !self.budget.spend(1) {
-            return Err(Budget::error("_[_]"));
-        }
-        match self.find(key) {
-            Some(value) => Ok(CowVal::Owned(wrap(value, self.budget))),
-            None => Err(ExecutionError::no_such_key(
-                key.downcast_ref::<CelString<'_>>().map_or("(not a string)", CelString::inner),
-            )),
-        }
+        self.budget.hand_out(self.members.map.get(key)?)
     }
 
     fn steal<'w>(self: Box<Self>, key: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
@@ -328,24 +399,34 @@ impl Iterable for Object<'_> {
     where
         Self: 'w,
     {
-        Box::new(Keys(self.keys().iter()))
-    }
-}
-
-struct Keys<'b, 'v>(std::slice::Iter<'b, CelString<'v>>);
-
-impl<'b, 'v: 'w, 'w> CelIterator<'b, 'w> for Keys<'b, 'v> {
-    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
-        self.0.next().map(|key| key as &(dyn Val + 'w))
+        // In the order of the text, where CEL's own map would shuffle them.
+        Box::new(Walk { items: self.members.names.iter(), budget: &self.budget })
     }
 }
 
 impl Sizer for Object<'_> {
     fn size(&self) -> CelInt {
-        count(self.members.len())
+        self.members.map.size()
     }
 }
 
-fn count(len: usize) -> CelInt {
-    CelInt::from(i64::try_from(len).unwrap_or(i64::MAX))
+/// Visits elements as long as there are steps.
+struct Walk<'b, T> {
+    items: std::slice::Iter<'b, T>,
+    budget: &'b Budget,
+}
+
+impl<'b, 'v: 'w, 'w> CelIterator<'b, 'w> for Walk<'b, Box<dyn Val + 'v>> {
+    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
+        let item = self.items.next()?;
+        let length = item.downcast_ref::<CelString<'_>>().map_or(0, |text| text.inner().len());
+        self.budget.spend(1 + length / TEXT_BYTES_PER_STEP).then_some(item.as_ref())
+    }
+}
+
+impl<'b, 'v: 'w, 'w> CelIterator<'b, 'w> for Walk<'b, CelString<'v>> {
+    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
+        let name = self.items.next()?;
+        self.budget.spend(1 + name.inner().len() / TEXT_BYTES_PER_STEP).then_some(name)
+    }
 }

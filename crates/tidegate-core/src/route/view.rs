@@ -1,30 +1,36 @@
 //! An event, read once for all the subscribers that look at it.
 //!
-//! Type, source and subject cost nothing; the body is parsed when the first condition or path asks for what is in
-//! it, and `data` only when `data` is asked for.
+//! Type, source and subject cost nothing. The rest of the body is split into its parts when the first condition or
+//! path asks for one, and `data` and `extensions` are parsed when they are asked for: once for conditions, once for
+//! paths.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use cel::common::value::Val;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::value::{self, Budget};
 use crate::event::Event;
 
 /// What is looked at in an event.
 #[derive(Debug)]
 pub struct View<'a> {
     pub(super) event: &'a Event,
-    envelope: OnceLock<Envelope<'a>>,
-    data: OnceLock<Result<Value, String>>,
-    extensions: OnceLock<Result<Value, String>>,
-    parents: OnceLock<Value>,
+    pub(super) budget: Arc<Budget>,
+    parts: OnceLock<Parts<'a>>,
+    parents: OnceLock<Box<dyn Val + 'a>>,
+    extensions: OnceLock<Result<Box<dyn Val + 'a>, String>>,
+    extensions_json: OnceLock<Value>,
+    data: OnceLock<Result<Box<dyn Val + 'a>, String>>,
+    data_json: OnceLock<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Envelope<'a> {
+struct Parts<'a> {
     #[serde(borrow)]
     time: Cow<'a, str>,
     ended: Option<String>,
@@ -40,46 +46,64 @@ impl<'a> View<'a> {
     pub fn new(event: &'a Event) -> Self {
         Self {
             event,
-            envelope: OnceLock::new(),
-            data: OnceLock::new(),
-            extensions: OnceLock::new(),
+            budget: Arc::default(),
+            parts: OnceLock::new(),
             parents: OnceLock::new(),
+            extensions: OnceLock::new(),
+            extensions_json: OnceLock::new(),
+            data: OnceLock::new(),
+            data_json: OnceLock::new(),
         }
     }
 
-    /// `data` as JSON; null when it is not JSON. An error when it cannot be represented, such as `1e999`.
-    pub(super) fn data(&self) -> Result<&Value, &str> {
-        let read = || self.envelope().data.map_or(Ok(Value::Null), |raw| read("data", raw));
-        self.data.get_or_init(read).as_ref().map_err(String::as_str)
+    /// `data` for conditions; null when it is not JSON. An error when no value can hold it, such as `1e999`.
+    pub(super) fn data(&self) -> Result<&(dyn Val + 'a), &str> {
+        let read = || {
+            let text = self.parts().data.map_or("null", RawValue::get);
+            value::read(text, &self.budget).map_err(|error| format!("data cannot be read: {error}"))
+        };
+        self.data.get_or_init(read).as_deref().map_err(String::as_str)
     }
 
-    /// The extension attributes; an empty object when there are none.
-    pub(super) fn extensions(&self) -> Result<&Value, &str> {
-        let none = || Ok(Value::Object(serde_json::Map::new()));
-        let read = || self.envelope().extensions.map_or_else(none, |raw| read("extensions", raw));
-        self.extensions.get_or_init(read).as_ref().map_err(String::as_str)
+    /// The extension attributes for conditions; empty when there are none.
+    pub(super) fn extensions(&self) -> Result<&(dyn Val + 'a), &str> {
+        let read = || {
+            let text = self.parts().extensions.map_or("{}", RawValue::get);
+            value::read(text, &self.budget).map_err(|error| format!("extensions cannot be read: {error}"))
+        };
+        self.extensions.get_or_init(read).as_deref().map_err(String::as_str)
     }
 
     /// The ids of the events it follows from.
-    pub(super) fn parents(&self) -> &Value {
-        self.parents.get_or_init(|| self.envelope().parents.iter().map(String::as_str).collect())
+    pub(super) fn parents(&self) -> &(dyn Val + 'a) {
+        self.parents.get_or_init(|| value::texts(&self.parts().parents, &self.budget)).as_ref()
     }
 
     /// When it happened, as it stands in the body.
     pub(super) fn time(&self) -> &str {
-        &self.envelope().time
+        &self.parts().time
     }
 
     /// When it ended.
     pub(super) fn ended(&self) -> Option<&str> {
-        self.envelope().ended.as_deref()
+        self.parts().ended.as_deref()
     }
 
-    fn envelope(&self) -> &Envelope<'a> {
-        self.envelope.get_or_init(|| serde_json::from_slice(&self.event.body).unwrap_or_default())
+    /// `data` for paths; null when it cannot be read.
+    pub(super) fn data_json(&self) -> &Value {
+        self.data_json.get_or_init(|| json(self.parts().data))
+    }
+
+    /// The extension attributes for paths; null when there are none.
+    pub(super) fn extensions_json(&self) -> &Value {
+        self.extensions_json.get_or_init(|| json(self.parts().extensions))
+    }
+
+    fn parts(&self) -> &Parts<'a> {
+        self.parts.get_or_init(|| serde_json::from_slice(&self.event.body).unwrap_or_default())
     }
 }
 
-fn read(name: &str, raw: &RawValue) -> Result<Value, String> {
-    serde_json::from_str(raw.get()).map_err(|error| format!("{name} cannot be read: {error}"))
+fn json(raw: Option<&RawValue>) -> Value {
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }

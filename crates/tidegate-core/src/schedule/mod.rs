@@ -29,9 +29,37 @@ pub struct Terms {
     pub rate: Option<Rate>,
 }
 
+/// How much memory may hold. Simulation makes them small, so that little traffic meets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Deliveries of one subscriber that wait.
+    pub queue_jobs: usize,
+    /// A queue shorter than this is refilled from the store.
+    pub refill_below: usize,
+    /// Deliveries taken from the store at once.
+    pub refill_jobs: usize,
+    /// Bodies of all that wait.
+    pub queue_bytes: usize,
+    /// Attempts under way.
+    pub in_flight: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            queue_jobs: QUEUE_JOBS_MAX,
+            refill_below: QUEUE_REFILL_BELOW,
+            refill_jobs: QUEUE_REFILL_JOBS,
+            queue_bytes: QUEUE_BYTES_MAX,
+            in_flight: ATTEMPTS_IN_FLIGHT_MAX,
+        }
+    }
+}
+
 /// All queues and turns.
 #[derive(Debug, Default)]
 pub struct Schedule {
+    bounds: Bounds,
     lineups: BTreeMap<SubscriberNo, Lineup>,
     /// Subscribers that could send at once, in the order of their turns.
     turns: VecDeque<SubscriberNo>,
@@ -63,6 +91,11 @@ struct Lineup {
 }
 
 impl Schedule {
+    /// Nobody takes part yet.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
     /// Lets a subscriber take part, or changes what it allows.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) {
         let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, now));
@@ -108,7 +141,7 @@ impl Schedule {
     /// The next delivery to send now, in fair turn. Its place is taken until [`Schedule::finish`].
     pub fn pick(&mut self, now: Timestamp) -> Option<Job> {
         self.readmit_throttled(now);
-        while self.in_flight < ATTEMPTS_IN_FLIGHT_MAX {
+        while self.in_flight < self.bounds.in_flight {
             let subscriber = self.turns.pop_front()?;
             let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
             lineup.lined_up = false;
@@ -122,8 +155,8 @@ impl Schedule {
             let job = lineup.queue.pop_front().expect("only those with work have a turn");
             lineup.in_flight += 1;
             self.in_flight += 1;
-            let is_low = lineup.queue.len() < QUEUE_REFILL_BELOW && self.hungry.contains(&subscriber);
-            let was_full = self.bytes >= QUEUE_BYTES_MAX && !self.hungry.is_empty();
+            let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
+            let was_full = self.bytes >= self.bounds.queue_bytes && !self.hungry.is_empty();
             self.appetite |= is_low || was_full;
             self.bytes -= job.body.len();
             self.line_up(subscriber);
@@ -148,7 +181,7 @@ impl Schedule {
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
             Some(lineup) if lineup.open && !lineup.spilled => {
-                QUEUE_JOBS_MAX.saturating_sub(lineup.queue.len())
+                self.bounds.queue_jobs.saturating_sub(lineup.queue.len())
             }
             _ => 0,
         }
@@ -156,7 +189,7 @@ impl Schedule {
 
     /// How many bytes of bodies memory takes.
     pub fn room_bytes(&self) -> usize {
-        QUEUE_BYTES_MAX.saturating_sub(self.bytes)
+        self.bounds.queue_bytes.saturating_sub(self.bytes)
     }
 
     /// New deliveries of a subscriber are due in the store because memory had no room.
@@ -182,14 +215,14 @@ impl Schedule {
     /// Who wants how much from the store now. Asks for a bounded amount in all, so that a commit stays short.
     pub fn wishes(&mut self, now: Timestamp) -> Vec<(SubscriberNo, usize)> {
         self.wake_later(now);
-        let mut left = if self.room_bytes() > 0 { QUEUE_REFILL_JOBS } else { 0 };
+        let mut left = if self.room_bytes() > 0 { self.bounds.refill_jobs } else { 0 };
         let mut wishes = Vec::new();
         for subscriber in &self.hungry {
             if left == 0 {
                 break;
             }
             let lineup = &self.lineups[subscriber];
-            if lineup.queue.len() < QUEUE_REFILL_BELOW {
+            if lineup.queue.len() < self.bounds.refill_below {
                 wishes.push((*subscriber, left));
                 left /= 2;
             }

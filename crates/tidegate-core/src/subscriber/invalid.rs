@@ -1,8 +1,10 @@
 //! Why a subscriber was refused, for its owner to act on.
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::error::Category;
+
+use super::patch::Section;
 
 /// What is wrong with a definition, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,11 +31,26 @@ impl Invalid {
     }
 }
 
-/// Reads the JSON of the API and says where it went wrong.
-pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
-    if let Err(error) = serde_json::from_slice::<IgnoredAny>(text) {
-        return Err(Invalid::syntax(&error.to_string()));
+/// Refuses lists where objects belong: serde would take one as the values of the fields, in order.
+fn check_objects(value: &Value) -> Result<(), Invalid> {
+    let Value::Object(members) = value else {
+        let detail = "expected a JSON object".to_owned();
+        return Err(Invalid { code: "field_type", field: None, detail, syntax: false });
+    };
+    let list =
+        Section::ALL.into_iter().find(|section| members.get(section.name()).is_some_and(Value::is_array));
+    match list.map(Section::name) {
+        Some(name) => {
+            Err(Invalid::new("field_type", name, format!("`{name}` must be a JSON object, not a list")))
+        }
+        None => Ok(()),
     }
+}
+
+/// Reads the JSON of the API and says where it went wrong.
+pub fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
+    let value: Value = serde_json::from_slice(text).map_err(|error| Invalid::syntax(&error.to_string()))?;
+    check_objects(&value)?;
     let mut reader = serde_json::Deserializer::from_slice(text);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -20,7 +20,7 @@ pub use self::creation::{Creation, Start};
 pub use self::definition::{
     Definition, Destination, DestinationKind, Fold, Limits, Match, Missing, Order, OrderBy, Retry,
 };
-pub use self::invalid::Invalid;
+pub use self::invalid::{Invalid, read};
 pub use self::patch::{Patched, Section, patch};
 pub use self::rate::Rate;
 pub use self::validate::{CheckHeaders, CheckUrl, check_secret, validate};

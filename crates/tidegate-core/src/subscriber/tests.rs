@@ -1,1 +1,229 @@
 //! Tests of definitions, creations and patches.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::limits;
+use crate::time::{Span, Timestamp};
+
+const URL: &str = "https://example.com/hook";
+
+fn minimal() -> Value {
+    json!({"destination": {"url": URL}})
+}
+
+/// The smallest creation with `section` set to `value`.
+fn with(section: &str, value: &Value) -> Vec<u8> {
+    let mut body = minimal();
+    body[section] = value.clone();
+    body.to_string().into_bytes()
+}
+
+fn definition(section: &str, value: &Value) -> Definition {
+    Creation::parse(&with(section, value)).unwrap().definition
+}
+
+fn check(definition: &Definition) -> Result<(), Invalid> {
+    let check_url = |url: &str| if url == URL { Ok(()) } else { Err("not that one".to_owned()) };
+    let check_headers = |headers: &BTreeMap<String, String>| {
+        if headers.contains_key("host") { Err("not that header".to_owned()) } else { Ok(()) }
+    };
+    validate(definition, &check_url, &check_headers)
+}
+
+/// `code field`, from parsing or else from validation.
+#[track_caller]
+fn problem(body: &[u8]) -> String {
+    let invalid = Creation::parse(body).and_then(|creation| check(&creation.definition)).unwrap_err();
+    format!("{} {}", invalid.code, invalid.field.as_deref().unwrap_or("-"))
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let creation = Creation::parse(minimal().to_string().as_bytes()).unwrap();
+    assert_eq!((creation.from, creation.active, &creation.secret), (Start::Now, true, &None));
+    check(&creation.definition).unwrap();
+    let printed = serde_json::to_string(&creation.definition).unwrap();
+    assert_eq!(
+        printed,
+        concat!(
+            r#"{"name":"","match":{"types":[],"sources":[]},"fold":{"mode":"each"},"#,
+            r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
+            r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
+            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]}}"#
+        )
+    );
+    assert_eq!(serde_json::from_str::<Definition>(&printed).unwrap(), creation.definition);
+}
+
+#[test]
+fn everything_can_be_said() {
+    let body = json!({
+        "name": "My service",
+        "match": {"types": ["NEW_VERSION", "order.*"], "sources": ["*"], "where": "data.component == 'NEOFORGE'"},
+        "fold": {"mode": "each"},
+        "destination": {"kind": "webhook", "url": URL, "headers": {"x-team": "core"}},
+        "order": {"by": "data.plan_id", "missing": "unordered"},
+        "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
+        "retry": {"schedule": []},
+        "from": "2026-01-01T00:00:00Z", "active": false,
+        "secret": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+    });
+    let creation = Creation::parse(body.to_string().as_bytes()).unwrap();
+    check(&creation.definition).unwrap();
+    assert_eq!(creation.from, Start::Time(Timestamp::parse("2026-01-01T00:00:00Z").unwrap()));
+    assert!(!creation.active && creation.secret.is_some());
+    let printed = serde_json::to_value(&creation.definition).unwrap();
+    for section in Section::ALL {
+        assert_eq!(printed[section.name()], body[section.name()], "{section:?}");
+    }
+    assert_eq!(creation.definition.limits.timeout, Span::from_ms(500));
+    assert_eq!(Creation::parse(&with("from", &json!("beginning"))).unwrap().from, Start::Beginning);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (section, value, expected) in [
+        ("foo", json!(1), "field_unknown foo"),
+        ("gate", json!("notion"), "field_unknown gate"),
+        ("name", json!(1), "field_type name"),
+        ("name", json!("x".repeat(257)), "field_too_long name"),
+        ("name", json!("a\u{0}"), "field_characters name"),
+        ("match", json!({"type": []}), "field_unknown match.type"),
+        ("match", json!([["a"]]), "field_type match"),
+        ("match", json!({"types": ["a*"]}), "pattern_invalid match.types[0]"),
+        ("match", json!({"types": "a"}), "field_type match.types"),
+        ("match", json!({"types": vec!["a"; 101]}), "field_too_many match.types"),
+        ("match", json!({"sources": vec!["a"; 101]}), "field_too_many match.sources"),
+        ("match", json!({"where": "data ="}), "condition_invalid match.where"),
+        ("match", json!({"where": "foo"}), "condition_invalid match.where"),
+        ("match", json!({"where": 1}), "field_type match.where"),
+        ("fold", json!({"mode": "window", "window": "60s"}), "fold_unsupported fold"),
+        ("fold", json!({"mode": 1}), "fold_unsupported fold"),
+        ("fold", json!({"mode": "each", "max_events": 1}), "field_unknown fold"),
+        ("fold", json!({}), "field_missing fold.mode"),
+        ("destination", json!({}), "field_missing destination.url"),
+        ("destination", json!({"kind": "slack", "url": URL}), "field_value destination.kind"),
+        ("destination", json!({"url": "http://10.0.0.1"}), "url_refused destination.url"),
+        ("destination", json!({"url": "x".repeat(2049)}), "field_too_long destination.url"),
+        ("destination", json!({"url": URL, "headers": {"host": "x"}}), "header_refused destination.headers"),
+        ("destination", json!({"url": URL, "headers": {"a": 1}}), "field_type destination.headers.a"),
+        (
+            "destination",
+            json!({"url": URL, "headers": {"a": "x".repeat(9000)}}),
+            "field_too_many destination.headers",
+        ),
+        ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
+        ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
+        ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),
+        ("limits", json!({"concurrency": 257}), "field_range limits.concurrency"),
+        ("limits", json!({"concurrency": -1}), "field_type limits.concurrency"),
+        ("limits", json!({"rate": "0/s"}), "rate_invalid limits.rate"),
+        ("limits", json!({"rate": "100001/s"}), "field_range limits.rate"),
+        ("limits", json!({"timeout": "99ms"}), "field_range limits.timeout"),
+        ("limits", json!({"timeout": "3m"}), "field_range limits.timeout"),
+        ("limits", json!({"timeout": "soon"}), "duration_invalid limits.timeout"),
+        ("retry", json!({"schedule": ["1m", "x"]}), "duration_invalid retry.schedule[1]"),
+        ("retry", json!({"schedule": ["1m", "8d"]}), "field_range retry.schedule[1]"),
+        ("retry", json!({"schedule": vec!["1m"; limits::RETRIES_MAX + 1]}), "field_too_many retry.schedule"),
+        ("from", json!("yesterday"), "field_value from"),
+        ("active", json!("yes"), "field_type active"),
+        ("secret", json!("whsec_c2hvcnQ="), "secret_invalid secret"),
+        ("secret", json!("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"), "secret_invalid secret"),
+    ] {
+        assert_eq!(problem(&with(section, &value)), expected, "{section} {value}");
+    }
+    for (body, expected) in [
+        ("", "field_missing destination"),
+        ("{}", "field_missing destination"),
+        ("[]", "field_type -"),
+        ("{", "json_syntax -"),
+        (r#"{"name":"a","name":"b"}"#, "field_repeated name"),
+    ] {
+        assert_eq!(problem(body.as_bytes()), expected, "{body}");
+    }
+    assert!(Creation::parse(b"{").unwrap_err().syntax);
+    assert!(!Creation::parse(b"{}").unwrap_err().syntax);
+    let fold = Creation::parse(&with("fold", &json!({"mode": "quiet"}))).unwrap_err();
+    assert!(fold.detail.contains("fold mode `quiet` is not supported"), "{}", fold.detail);
+}
+
+#[test]
+fn rates_print_as_they_parse() {
+    for (text, interval, burst) in [
+        ("10/s", Duration::from_millis(100), 10),
+        ("120/m", Duration::from_millis(500), 2),
+        ("5/h", Duration::from_secs(720), 1),
+    ] {
+        let rate = Rate::parse(text).unwrap();
+        assert_eq!((rate.to_string().as_str(), rate.interval(), rate.burst()), (text, interval, burst));
+    }
+    for bad in ["", "10", "10/", "/s", "0/s", "-1/s", "+1/s", "1.5/s", "10/d", "10 /s", "99999999999/s"] {
+        assert_eq!(Rate::parse(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn a_patch_changes_what_it_names() {
+    let current = definition("limits", &json!({"concurrency": 4, "rate": "10/s", "timeout": "5s"}));
+    let patched =
+        patch(&current, br#"{"limits":{"rate":null,"timeout":null},"name":"n","active":false}"#).unwrap();
+    assert_eq!(patched.active, Some(false));
+    assert_eq!(patched.changed, [Section::Name, Section::Limits]);
+    assert_eq!(patched.definition.limits, Limits { concurrency: 4, ..Limits::default() });
+    assert_eq!(patched.definition.name, "n");
+
+    let same = patch(&current, br#"{"limits":{"concurrency":4},"retry":null}"#).unwrap();
+    assert_eq!((same.changed.as_slice(), same.active), (&[][..], None));
+    assert_eq!(same.definition, current);
+    assert_eq!(patch(&current, b"").unwrap().definition, current);
+
+    let headers = definition("destination", &json!({"url": URL, "headers": {"a": "1", "b": "2"}}));
+    let patched = patch(&headers, br#"{"destination":{"headers":{"a":null,"c":"3"}}}"#).unwrap();
+    let names: Vec<_> = patched.definition.destination.headers.keys().map(String::as_str).collect();
+    assert_eq!(names, ["b", "c"]);
+    assert_eq!(patched.definition.destination.url, URL);
+}
+
+#[test]
+fn a_patch_is_checked_only_where_it_changes_something() {
+    let mut old = definition("name", &json!("old"));
+    old.destination.url = "http://10.0.0.1".to_owned();
+    let refuse = |_: &str| Err("not allowed any more".to_owned());
+    let renamed = patch(&old, br#"{"name":"new"}"#).unwrap();
+    renamed.validate(&refuse, &|_| Ok(())).unwrap();
+    let moved = patch(&old, br#"{"destination":{"headers":{"a":"b"}}}"#).unwrap();
+    assert_eq!(moved.validate(&refuse, &|_| Ok(())).unwrap_err().code, "url_refused");
+    let broken = patch(&old, br#"{"match":{"where":"nonsense("}}"#).unwrap();
+    assert_eq!(broken.validate(&|_| Ok(()), &|_| Ok(())).unwrap_err().field.as_deref(), Some("match.where"));
+}
+
+#[test]
+fn a_patch_says_what_it_cannot_change() {
+    let current = definition("name", &json!(""));
+    for (body, expected) in [
+        (r#"{"id":"x"}"#, "field_fixed id"),
+        (r#"{"from":"now"}"#, "field_fixed from"),
+        (r#"{"secret":"x"}"#, "field_fixed secret"),
+        (r#"{"gate":"x"}"#, "field_unknown gate"),
+        (r#"{"active":"x"}"#, "field_type active"),
+        (r#"{"destination":null}"#, "field_missing destination"),
+        (r#"{"destination":{"url":null}}"#, "field_missing destination.url"),
+        (r#"{"match":{"types":[""]}}"#, "pattern_invalid match.types[0]"),
+        (r#"{"match":[]}"#, "field_type match"),
+        (r#"{"limits":"fast"}"#, "field_type limits"),
+        (r#"{"fold":{"mode":"batch"}}"#, "fold_unsupported fold"),
+        ("[]", "field_type -"),
+        ("{", "json_syntax -"),
+    ] {
+        let invalid = patch(&current, body.as_bytes()).unwrap_err();
+        assert_eq!(
+            format!("{} {}", invalid.code, invalid.field.as_deref().unwrap_or("-")),
+            expected,
+            "{body}"
+        );
+    }
+}

@@ -59,32 +59,51 @@ async fn requests_at_once_have_connections_of_their_own() {
     assert_eq!((receiver.accepted(), receiver.requests().len()), (3, 6));
 }
 
-/// The receiver is a thread and this test blocks while it closes the connection, so that nothing on our side can
-/// have noticed when the second request is handed to the connection.
+/// The receiver is a thread and this test blocks while it closes the connection. Then it lets the runtime see the
+/// sockets, but is itself the first to go on: the next request is handed to a connection that looks alive, and is
+/// handed back unwritten.
 #[tokio::test]
 async fn a_connection_closed_while_idle_costs_nothing() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
+    let (close, must_close) = mpsc::channel();
     let (closed, is_closed) = mpsc::channel();
     let receiver = thread::spawn(move || {
-        (0..3)
-            .map(|_| {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut bytes = [0; 4096];
-                let len = stream.read(&mut bytes).unwrap();
-                stream.write_all(OK).unwrap();
-                stream.shutdown(std::net::Shutdown::Both).unwrap();
-                closed.send(()).unwrap();
-                String::from_utf8_lossy(&bytes[..len]).matches("POST ").count()
-            })
-            .collect::<Vec<_>>()
+        let serve = |_| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 4096];
+            let len = stream.read(&mut bytes).unwrap();
+            stream.write_all(OK).unwrap();
+            must_close.recv().unwrap();
+            drop(stream);
+            closed.send(()).unwrap();
+            String::from_utf8_lossy(&bytes[..len]).matches("POST ").count()
+        };
+        (0..3).map(serve).collect::<Vec<_>>()
     });
     let (transport, receiver_target) = (loopback(), target(&format!("http://{address}/")));
     for _ in 0..3 {
         assert_eq!(answer(&transport, &receiver_target).await.status, 200);
+        close.send(()).unwrap();
         is_closed.recv().unwrap();
+        tokio::task::yield_now().await;
     }
     assert_eq!(receiver.join().unwrap(), [1, 1, 1], "each request was seen once");
+}
+
+/// Whether the request was written before the receiver hung up is a matter of chance, the class is not.
+#[tokio::test]
+async fn a_fresh_connection_closed_at_once_is_a_reset() {
+    let receiver = Receiver::start(|_, peer| async move {
+        drop(peer);
+        Ok(())
+    })
+    .await;
+    for sent in 1..=50 {
+        let failure = failure(&loopback(), &receiver.target(), PLENTY).await;
+        assert_eq!(failure.class, ErrorClass::Reset);
+        assert_eq!(receiver.accepted(), sent, "not tried again");
+    }
 }
 
 #[tokio::test]

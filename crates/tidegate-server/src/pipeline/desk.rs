@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::SubscriberNo;
-use tidegate_core::schedule::Schedule;
+use tidegate_core::schedule::{Bounds, Schedule};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::Notify;
@@ -26,9 +26,9 @@ pub struct Desk {
 
 impl Desk {
     /// An empty desk.
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: Clock, bounds: Bounds) -> Self {
         Self {
-            schedule: Mutex::default(),
+            schedule: Mutex::new(Schedule::new(bounds)),
             followed: Mutex::default(),
             clock,
             work: Notify::new(),
@@ -73,7 +73,12 @@ impl Desk {
     pub fn finish_and_pick(&self, subscriber: SubscriberNo) -> Option<Job> {
         let mut schedule = self.lock();
         schedule.finish(subscriber);
+        let throttled = schedule.throttled_until();
         let job = schedule.pick(self.clock.now());
+        // The loop sleeps until the time it knew; a rate met here may let somebody go on earlier than that.
+        if schedule.throttled_until() != throttled {
+            self.work.notify_one();
+        }
         self.ring_if_hungry(schedule);
         job
     }

@@ -17,9 +17,10 @@ pub mod deliver;
 
 pub mod backfill;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_core::id::Mint;
+use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
 use tidegate_store::Store;
 use tokio::runtime::Handle;
@@ -65,14 +66,23 @@ pub struct Pipeline {
     /// Public ids.
     pub mint: Mint,
     deliver: Arc<Deliver>,
-    persist_loop: JoinHandle<()>,
+    persist_loop: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Pipeline {
     /// Starts the loops: persist where this is called, deliver on `deliver_on`.
     pub async fn start(parts: &Parts, deliver_on: &Handle) -> tidegate_store::Result<Self> {
+        Self::start_within(parts, deliver_on, Bounds::default()).await
+    }
+
+    /// The same, with other bounds on what memory holds.
+    pub async fn start_within(
+        parts: &Parts,
+        deliver_on: &Handle,
+        bounds: Bounds,
+    ) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
-        let desk = Arc::new(Desk::new(parts.clock.clone()));
+        let desk = Arc::new(Desk::new(parts.clock.clone(), bounds));
         let persist = Persist::new(parts, Arc::clone(&desk));
         let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), mint.clone());
         let backfill = Backfill::new(parts, Arc::clone(&persist));
@@ -81,7 +91,7 @@ impl Pipeline {
         for (subscriber, at) in parts.store.due().await? {
             desk.expect(subscriber, at);
         }
-        let persist_loop = tokio::spawn(Arc::clone(&persist).run());
+        let persist_loop = Mutex::new(Some(tokio::spawn(Arc::clone(&persist).run())));
         deliver_on.spawn(Arc::clone(&deliver).run());
         backfill.resume_all(&parts.rosters.current());
         Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop })
@@ -94,12 +104,15 @@ impl Pipeline {
     }
 
     /// Stops in order: no more picks, what was sent comes to its end, its results are written, the unsent goes back.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.deliver.stop().await;
         self.persist.release(self.desk.drain());
         self.persist.stop();
-        if let Err(error) = self.persist_loop.await {
-            tracing::error!(%error, "the last commit failed");
+        let persist_loop = self.persist_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(persist_loop) = persist_loop
+            && let Err(error) = persist_loop.await
+        {
+            tracing::error!(%error, "the group commit ended early");
         }
     }
 }

@@ -164,7 +164,7 @@ async fn subscribers_come_change_and_go(mut bench: Bench) {
     let row = read(&bench).await;
     assert_eq!((row.active, row.inactive_reason, row.definition.as_str()), (true, None, "{\"name\":\"s\"}"));
     let definition = Some("{}".to_owned());
-    let update = SubscriberUpdate { definition, active: Some(Err("gone".to_owned())) };
+    let update = SubscriberUpdate { definition, active: Some(Err("gone".to_owned())), reorders: false };
     let changed = bench.update(created.no, update).await;
     let row = read(&bench).await;
     assert_eq!((row.version, row.created_version), (changed.version, created.version));

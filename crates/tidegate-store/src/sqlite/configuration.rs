@@ -164,6 +164,13 @@ fn update_subscriber(
     update: &SubscriberUpdate,
     version: Version,
 ) -> Result<i64> {
+    if update.reorders && super::deliveries::any_unfinished(tx, no).map_err(failed)? {
+        return Err(Error::Conflict(
+            "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
+             have ended, or delete this subscriber and create another"
+                .into(),
+        ));
+    }
     let changed = tx
         .execute(
             "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),

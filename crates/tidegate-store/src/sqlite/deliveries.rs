@@ -228,6 +228,16 @@ fn first_due(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<Op
     .optional()
 }
 
+/// Whether anything of a subscriber is still on its way.
+pub(super) fn any_unfinished(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND status = 0)
+            OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3)
+            OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND subscriber = ?1)",
+    )?
+    .exists([subscriber])
+}
+
 /// For each subscriber with work in the store, when its first is due: one index look-up each.
 pub(super) fn due(conn: &Connection) -> rusqlite::Result<Vec<(SubscriberNo, Timestamp)>> {
     let mut statement = conn.prepare("SELECT no FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?;

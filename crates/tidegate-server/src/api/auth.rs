@@ -1,0 +1,96 @@
+//! Who calls, and for which project.
+//!
+//! A project's key acts on its own project only; the installation's keys act on the project named by the header
+//! `x-tidegate-project`, else on `default`. What belongs to another project does not exist for the caller.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use http::StatusCode;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use tidegate_core::id::ProjectNo;
+use tidegate_core::key::{self, Role};
+
+use super::App;
+use super::problem::Problem;
+use crate::roster::{Holder, Roster};
+
+const PROJECT_HEADER: &str = "x-tidegate-project";
+const PROJECT_DEFAULT: &str = "default";
+
+/// Whoever sent a request, known by its key.
+pub(crate) struct Caller {
+    /// Whose things it acts on.
+    pub(crate) project: ProjectNo,
+    /// Its key opens the whole installation.
+    pub(crate) is_operator: bool,
+    /// The header named a project.
+    pub(crate) named_project: bool,
+    role: Role,
+}
+
+impl Caller {
+    pub(crate) fn must_publish(&self) -> Result<(), Problem> {
+        self.must(self.role.may_publish(), "publish events: use a publisher or admin key")
+    }
+
+    pub(crate) fn must_read(&self) -> Result<(), Problem> {
+        self.must(self.role.may_read(), "read: use a viewer or admin key")
+    }
+
+    pub(crate) fn must_change(&self) -> Result<(), Problem> {
+        self.must(self.role.may_change(), "change anything: use an admin key")
+    }
+
+    pub(crate) fn must_operate(&self) -> Result<(), Problem> {
+        self.must(
+            self.is_operator && self.role.may_change(),
+            "manage projects: use the installation's admin key",
+        )
+    }
+
+    fn must(&self, may: bool, what: &str) -> Result<(), Problem> {
+        if may {
+            return Ok(());
+        }
+        let detail = format!("a {} key may not {what}", self.role.name());
+        Err(Problem::new(StatusCode::FORBIDDEN, "role_insufficient", detail))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let roster = app.parts.rosters.current();
+        let holder = holder(parts, &roster).ok_or_else(|| {
+            let detail = "send `authorization: Bearer tgk_…` with a valid key";
+            Problem::new(StatusCode::UNAUTHORIZED, "key_invalid", detail)
+        })?;
+        let named = parts.headers.get(PROJECT_HEADER).map(|value| value.to_str().unwrap_or_default());
+        let project = project(&roster, holder, named).ok_or_else(|| Problem::not_found("project"))?;
+        Ok(Self {
+            project,
+            is_operator: holder.project.is_none(),
+            named_project: named.is_some(),
+            role: holder.role,
+        })
+    }
+}
+
+fn holder(parts: &Parts, roster: &Roster) -> Option<Holder> {
+    let header = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = header.split_once(' ')?;
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+    roster.holder(&key::hash(token.trim())).filter(|_| is_bearer)
+}
+
+fn project(roster: &Roster, holder: Holder, named: Option<&str>) -> Option<ProjectNo> {
+    let named_no = |id: &str| roster.projects.get(id).map(|project| project.no);
+    match (holder.project, named) {
+        (None, named) => named_no(named.unwrap_or(PROJECT_DEFAULT)),
+        (Some(own), None) => Some(own),
+        (Some(own), Some(id)) => named_no(id).filter(|no| *no == own),
+    }
+}

@@ -1,0 +1,132 @@
+//! `/v1/deliveries`: list, read with attempts, retry by hand.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tidegate_core::delivery::Status;
+use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
+use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, RetryOutcome};
+
+use super::auth::Caller;
+use super::problem::{Answer, Problem};
+use super::request::{Query, Segment};
+use super::{App, json_answer, page_answer};
+
+/// A project's deliveries, newest first.
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["status", "subscriber", "limit", "cursor"])?;
+    let subscriber = match query.take("subscriber") {
+        Some(id) => Some(app.endpoint(&caller, &id)?.rule.no),
+        None => None,
+    };
+    list_page(&app, &caller, subscriber, query).await
+}
+
+/// A subscriber's deliveries, newest first.
+pub(super) async fn list_of_subscriber(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Segment(id): Segment,
+    RawQuery(raw): RawQuery,
+) -> Answer {
+    caller.must_read()?;
+    let query = Query::parse(raw.as_deref(), &["status", "limit", "cursor"])?;
+    let subscriber = app.endpoint(&caller, &id)?.rule.no;
+    list_page(&app, &caller, Some(subscriber), query).await
+}
+
+async fn list_page(app: &App, caller: &Caller, subscriber: Option<SubscriberNo>, mut query: Query) -> Answer {
+    let filter = DeliveryFilter {
+        status: query.take("status").map(|name| parse_status(&name)).transpose()?,
+        subscriber,
+        before: query.cursor()?,
+        limit: query.limit()?,
+    };
+    let page = app.parts.store.deliveries(caller.project, filter).await?;
+    let items: Vec<Value> = page.items.iter().map(|row| shown(&app.pipeline.mint, row)).collect();
+    Ok(page_answer(&items, page.next))
+}
+
+fn parse_status(name: &str) -> Result<Status, Problem> {
+    Status::parse(name).ok_or_else(|| {
+        let known = Status::ALL.map(Status::name).join(", ");
+        Problem::invalid("status_unknown", "status", format!("expected one of {known}"))
+    })
+}
+
+/// One delivery, with every attempt.
+pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_read()?;
+    let no = parse_id(&app, &id)?;
+    let found = app.parts.store.delivery(caller.project, no).await?;
+    let (row, attempts) = found.ok_or_else(|| Problem::not_found("delivery"))?;
+    let mut value = shown(&app.pipeline.mint, &row);
+    value["attempt_log"] = attempts.iter().map(attempt).collect();
+    Ok(json_answer(StatusCode::OK, &value))
+}
+
+/// One attempt now, then the rest of a fresh schedule, under the same id.
+pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let no = parse_id(&app, &id)?;
+    let now = app.parts.clock.now();
+    match app.parts.store.retry(caller.project, no, now).await? {
+        RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
+        RetryOutcome::Refused(status) => return Err(refused(status)),
+        RetryOutcome::Queued => {}
+        RetryOutcome::Due { subscriber } => app.pipeline.desk.expect(subscriber, now),
+    }
+    let found = app.parts.store.delivery(caller.project, no).await?;
+    let (row, _) = found.ok_or_else(|| Problem::not_found("delivery"))?;
+    Ok(json_answer(StatusCode::ACCEPTED, &shown(&app.pipeline.mint, &row)))
+}
+
+fn refused(status: Status) -> Problem {
+    match status {
+        Status::Delivered => Problem::conflict("delivery_delivered", "it was delivered already"),
+        Status::Sending => Problem::conflict("delivery_in_flight", "an attempt is under way right now"),
+        _ => Problem::conflict("delivery_cancelled", "its subscriber was deleted"),
+    }
+}
+
+fn parse_id(app: &App, id: &str) -> Result<DeliveryNo, Problem> {
+    app.pipeline.mint.parse_delivery(id).ok_or_else(|| Problem::not_found("delivery"))
+}
+
+fn shown(mint: &Mint, row: &DeliveryRow) -> Value {
+    let mut value = json!({
+        "id": mint.delivery(row.no),
+        "subscriber": row.subscriber_id,
+        "status": row.status,
+        "attempts": row.attempts,
+        "events": row.events,
+        "due_at": row.due_at,
+        "created_at": row.created_at,
+    });
+    if let Some(at) = row.finished_at {
+        value["finished_at"] = json!(at);
+    }
+    if let Some(reason) = &row.reason {
+        value["reason"] = reason.as_str().into();
+    }
+    value
+}
+
+fn attempt(row: &AttemptRow) -> Value {
+    let attempt = &row.attempt;
+    let mut value = json!({ "n": row.n, "at": attempt.at, "phases": attempt.phases });
+    if let Some(status) = attempt.status {
+        value["status"] = status.into();
+    }
+    if let Some(class) = attempt.error {
+        value["error"] = class.name().into();
+        value["detail"] = attempt.detail.as_str().into();
+    }
+    if let Some(response) = &attempt.response {
+        value["response"] = json!(response);
+    }
+    value
+}

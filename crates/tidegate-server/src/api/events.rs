@@ -1,0 +1,155 @@
+//! `/v1/events`: publish, list, read.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tidegate_core::ingest::Request;
+use tidegate_store::{EventFilter, EventRow, UnitStatus};
+
+use super::auth::Caller;
+use super::problem::{Answer, Problem};
+use super::request::{Query, Segment, cursor, read_body};
+use super::{App, json_text};
+use crate::pipeline::ingest::{NotAccepted, Receipt};
+
+/// Accepts events. The answer comes after the commit.
+pub(super) async fn publish(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_publish()?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let ce: Vec<(&str, &[u8])> = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with("ce-"))
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    let content_type = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
+    let request = Request { content_type, headers: &ce, body: &body };
+    match app.pipeline.ingest.accept(caller.project, &request).await {
+        Ok(receipt) => Ok(answer(&receipt)),
+        Err(NotAccepted::Refused(refusal)) => Err(refusal.into()),
+        Err(NotAccepted::Unavailable(_)) => Err(Problem::unavailable(
+            "store_unavailable",
+            "the store does not answer; send it again with the same ids",
+        )),
+    }
+}
+
+fn status_name(status: UnitStatus) -> &'static str {
+    match status {
+        UnitStatus::Accepted => "accepted",
+        UnitStatus::Duplicate => "duplicate",
+        UnitStatus::Conflict => "conflict",
+    }
+}
+
+fn answer(receipt: &Receipt) -> Response {
+    let count = |wanted| receipt.iter().filter(|(_, status)| *status == wanted).count();
+    if let [(id, UnitStatus::Conflict)] = receipt.as_slice() {
+        let results = json!([{ "id": id, "status": "conflict", "reason": CONFLICT }]);
+        return Problem::conflict("event_conflict", CONFLICT)
+            .with("accepted", 0)
+            .with("duplicates", 0)
+            .with("conflicts", 1)
+            .with("quarantined", 0)
+            .with("results", results)
+            .into_response();
+    }
+    // Written by hand: this is the answer of the hot path.
+    let mut text = String::with_capacity(96 + receipt.len() * 64);
+    let (accepted, duplicates) = (count(UnitStatus::Accepted), count(UnitStatus::Duplicate));
+    let conflicts = count(UnitStatus::Conflict);
+    let _ = write!(
+        text,
+        "{{\"accepted\":{accepted},\"duplicates\":{duplicates},\"conflicts\":{conflicts},\"quarantined\":0,\"results\":["
+    );
+    for (index, (id, status)) in receipt.iter().enumerate() {
+        let id = serde_json::to_string(id).expect("text is always JSON");
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{{\"id\":{id},\"status\":\"{}\"", status_name(*status));
+        if *status == UnitStatus::Conflict {
+            let _ = write!(text, ",\"reason\":\"{CONFLICT}\"");
+        }
+        text.push('}');
+    }
+    text.push_str("]}");
+    json_text(StatusCode::ACCEPTED, text)
+}
+
+const CONFLICT: &str =
+    "an event with this source and id but other content was accepted before; nothing changed";
+
+/// Events, newest first.
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
+    caller.must_read()?;
+    let known = ["source", "type", "subject", "from", "to", "limit", "cursor"];
+    let mut query = Query::parse(raw.as_deref(), &known)?;
+    let filter = EventFilter {
+        source: query.take("source"),
+        type_name: query.take("type"),
+        subject: query.take("subject"),
+        from: query.time("from")?,
+        to: query.time("to")?,
+        before: query.cursor()?,
+        limit: query.limit()?,
+    };
+    let page = app.parts.store.events(caller.project, filter).await?;
+    let bodies: Vec<&str> = page.items.iter().map(body_text).collect();
+    let next = page.next.map_or_else(|| "null".to_owned(), |position| format!("\"{}\"", cursor(position)));
+    Ok(json_text(StatusCode::OK, format!("{{\"items\":[{}],\"next\":{next}}}", bodies.join(","))))
+}
+
+/// One event, byte for byte as it is delivered.
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Segment(id): Segment,
+    RawQuery(raw): RawQuery,
+) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["source"])?;
+    let event = find(&app, &caller, id, query.take("source")).await?;
+    Ok(json_text(StatusCode::OK, body_text(&event).to_owned()))
+}
+
+/// The one event with this id; where several sources share it, `source` decides.
+pub(super) async fn find(
+    app: &App,
+    caller: &Caller,
+    id: String,
+    source: Option<String>,
+) -> Result<EventRow, Problem> {
+    let mut found = app.parts.store.event(caller.project, id).await?;
+    found.retain(|event| source.as_ref().is_none_or(|source| event.source == *source));
+    match (found.pop(), found.is_empty()) {
+        (None, _) => Err(Problem::not_found("event")),
+        (Some(event), true) => Ok(event),
+        (Some(event), false) => {
+            let sources: Vec<String> =
+                found.into_iter().map(|event| event.source).chain([event.source]).collect();
+            let detail =
+                format!("several sources use this id: say which with ?source= ({})", sources.join(", "));
+            Err(Problem::conflict("event_ambiguous", detail))
+        }
+    }
+}
+
+/// Bodies were checked to be UTF-8 when they came in.
+fn body_text(event: &EventRow) -> &str {
+    std::str::from_utf8(&event.body).unwrap_or("null")
+}
+
+/// The event as a part of a larger answer, its bytes untouched.
+pub(super) fn raw(event: &EventRow) -> Box<RawValue> {
+    RawValue::from_string(body_text(event).to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,45 @@
+//! `/livez`, `/readyz`, `/metrics`: for those who watch.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use super::problem::Answer;
+use super::request::Query;
+use super::{App, json_answer};
+
+/// The process runs.
+pub(super) async fn livez() -> Response {
+    json_answer(StatusCode::OK, &json!({ "status": "ok" }))
+}
+
+/// Events are accepted.
+pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery) -> Answer {
+    let is_verbose = Query::parse(raw.as_deref(), &["verbose"])?.take("verbose").is_some();
+    let checks = [
+        ("store", app.pipeline.persist.is_healthy()),
+        ("accepting", !app.is_stopping.load(Ordering::Relaxed)),
+    ];
+    let is_ready = checks.iter().all(|(_, is_fine)| *is_fine);
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut answer = json!({ "status": if is_ready { "ready" } else { "unavailable" } });
+    if is_verbose || !is_ready {
+        let name = |is_fine| Value::from(if is_fine { "ok" } else { "failing" });
+        answer["checks"] =
+            checks.into_iter().map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
+    }
+    Ok(json_answer(status, &answer))
+}
+
+/// Everything that is counted, in the text format of Prometheus.
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer {
+    let backlog = app.parts.store.backlog().await?;
+    let text = app.parts.metrics.render(app.pipeline.desk.in_flight(), backlog);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok((StatusCode::OK, [(CONTENT_TYPE, kind)], text).into_response())
+}

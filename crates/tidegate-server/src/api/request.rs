@@ -1,0 +1,183 @@
+//! Reading requests: bodies with limits, queries without surprises.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams};
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt;
+use tidegate_core::limits::{PAGE_DEFAULT, PAGE_MAX, REQUEST_BYTES_MAX};
+use tidegate_core::time::Timestamp;
+
+use super::App;
+use super::problem::Problem;
+use crate::pipeline::ingest::{Ingest, Reservation};
+
+/// How long a request's body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Room is taken in steps of at least this while a body of unknown length arrives.
+const RESERVE_STEP: usize = 64 * 1024;
+
+/// Reads a body to its end, within the limits on one request and on all of them together.
+pub(crate) async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    ingest: &Ingest,
+) -> Result<(Bytes, Vec<Reservation>), Problem> {
+    let length =
+        headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: usize| length > REQUEST_BYTES_MAX) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, collect(body, length, ingest)).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time"))
+        }
+    }
+}
+
+async fn collect(
+    mut body: Body,
+    length: Option<usize>,
+    ingest: &Ingest,
+) -> Result<(Bytes, Vec<Reservation>), Problem> {
+    let mut reserved = length.unwrap_or(0);
+    let mut reservations = vec![ingest.reserve(reserved).ok_or_else(overloaded)?];
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let cut_short =
+            |_| Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short");
+        let Ok(data) = frame.map_err(cut_short)?.into_data() else { continue };
+        let total = first.len() + all.len() + data.len();
+        if total > REQUEST_BYTES_MAX {
+            return Err(too_large());
+        }
+        if total > reserved {
+            let step = (total - reserved).max(RESERVE_STEP);
+            reservations.push(ingest.reserve(step).ok_or_else(overloaded)?);
+            reserved += step;
+        }
+        // Nearly every body is one frame, which is then used as it is.
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&data);
+        }
+    }
+    let body = if all.is_empty() { first } else { all.freeze() };
+    Ok((body, reservations))
+}
+
+fn too_large() -> Problem {
+    let detail = format!("a request has at most {REQUEST_BYTES_MAX} bytes; split it");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", detail)
+}
+
+fn overloaded() -> Problem {
+    Problem::unavailable(
+        "overloaded",
+        "too much is under way; nothing of this request was accepted, send it again",
+    )
+}
+
+/// Reads a small JSON body; an empty one is `{}`.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    Ok(tidegate_core::subscriber::read(body)?)
+}
+
+/// The parameters of a query, each known and given once.
+pub(crate) struct Query(BTreeMap<String, String>);
+
+impl Query {
+    /// Refuses parameters that the handler does not know: a misspelt filter must not look like an empty result.
+    pub(crate) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+        let mut values = BTreeMap::new();
+        for (name, value) in url::form_urlencoded::parse(raw.unwrap_or_default().as_bytes()) {
+            if !known.contains(&&*name) {
+                let detail = format!("known parameters: {}", known.join(", "));
+                return Err(Problem::invalid("parameter_unknown", &name, detail));
+            }
+            if values.insert(name.to_string(), value.into_owned()).is_some() {
+                return Err(Problem::invalid("parameter_repeated", &name, "give it once"));
+            }
+        }
+        Ok(Self(values))
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        self.0.remove(name)
+    }
+
+    pub(crate) fn time(&mut self, name: &str) -> Result<Option<Timestamp>, Problem> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        // A plus sign in a query means a space; in a time it can only have been a plus sign.
+        Timestamp::parse(&text.replace(' ', "+")).map(Some).ok_or_else(|| {
+            Problem::invalid("time_invalid", name, "expected an RFC 3339 time such as 2026-01-31T09:30:00Z")
+        })
+    }
+
+    pub(crate) fn limit(&mut self) -> Result<usize, Problem> {
+        let Some(text) = self.take("limit") else { return Ok(PAGE_DEFAULT) };
+        let limit = text.parse().ok().filter(|limit| (1..=PAGE_MAX).contains(limit));
+        limit.ok_or_else(|| Problem::invalid("limit_invalid", "limit", format!("expected 1 to {PAGE_MAX}")))
+    }
+
+    pub(crate) fn cursor(&mut self) -> Result<Option<i64>, Problem> {
+        let Some(text) = self.take("cursor") else { return Ok(None) };
+        let number = text.strip_prefix("c").and_then(|digits| i64::from_str_radix(digits, 36).ok());
+        number.map(Some).ok_or_else(|| {
+            Problem::invalid("cursor_invalid", "cursor", "pass on what `next` of the page before gave")
+        })
+    }
+}
+
+/// A position in a list, as clients see it.
+pub(crate) fn cursor(position: i64) -> String {
+    let mut digits = Vec::new();
+    let mut rest = position.unsigned_abs();
+    while rest > 0 || digits.is_empty() {
+        digits.push(char::from_digit((rest % 36) as u32, 36).expect("a digit below 36"));
+        rest /= 36;
+    }
+    std::iter::once('c').chain(digits.into_iter().rev()).collect()
+}
+
+/// The one variable segment of a path.
+pub(crate) struct Segment(pub(crate) String);
+
+impl FromRequestParts<Arc<App>> for Segment {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let params =
+            RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("thing"))?;
+        let segment = params.iter().next().map(|(_, value)| value.to_owned());
+        segment.map(Self).ok_or_else(|| Problem::not_found("thing"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back() {
+        for position in [0, 1, 35, 36, 1_000_000, i64::MAX] {
+            let raw = format!("cursor={}", cursor(position));
+            assert_eq!(Query::parse(Some(&raw), &["cursor"]).unwrap().cursor().unwrap(), Some(position));
+        }
+        assert!(Query::parse(Some("cursor=x"), &["cursor"]).unwrap().cursor().is_err());
+        assert!(Query::parse(Some("cursr=c1"), &["cursor"]).is_err());
+        assert!(Query::parse(Some("limit=0"), &["limit"]).unwrap().limit().is_err());
+        let mut query = Query::parse(Some("from=2026-01-01T00:00:00+01:00"), &["from"]).unwrap();
+        assert!(query.time("from").unwrap().is_some());
+    }
+}

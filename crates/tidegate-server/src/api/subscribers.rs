@@ -1,0 +1,173 @@
+//! `/v1/subscribers`: create, read, change, pause, resume, delete.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tidegate_core::egress::check_url;
+use tidegate_core::headers;
+use tidegate_core::id::prefixed;
+use tidegate_core::sign::secret_from;
+use tidegate_core::subscriber::{Creation, Section, Start, patch as apply_patch, validate};
+use tidegate_core::time::Timestamp;
+use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
+
+use super::auth::Caller;
+use super::problem::{Answer, Problem};
+use super::request::{Query, Segment, read_body};
+use super::{App, json_answer, page_answer};
+use crate::roster::Endpoint;
+
+/// Creates a subscriber. Its secret is in the answer, and never again.
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_change()?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let creation = Creation::parse(&body)?;
+    validate(&creation.definition, &|url| app.check_url(url), &check_headers)?;
+    let id = prefixed("sub_", app.parts.entropy.u128());
+    let secret = creation.secret.unwrap_or_else(|| secret_from(app.parts.entropy.bytes()));
+    let nonce = app.parts.entropy.bytes();
+    let new = NewSubscriber {
+        project: caller.project,
+        id: id.clone(),
+        definition: serde_json::to_string(&creation.definition).expect("a definition is always JSON"),
+        secret: app.parts.rosters.seal(caller.project, &id, &secret, nonce),
+        active: creation.active,
+        backfill_from: match creation.from {
+            Start::Now => None,
+            Start::Beginning => Some(Timestamp::from_ms(0)),
+            Start::Time(time) => Some(time),
+        },
+    };
+    let wants_past = new.backfill_from.is_some();
+    let changed = app.change(Change::CreateSubscriber(new)).await?;
+    if wants_past {
+        app.pipeline.backfill.start(changed.no);
+    }
+    let mut answer = shown(&*app.endpoint(&caller, &id)?);
+    answer["secret"] = secret.into();
+    Ok(json_answer(StatusCode::CREATED, &answer))
+}
+
+/// Subscribers, oldest first.
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
+    let roster = app.parts.rosters.current();
+    let mut own = roster
+        .endpoints()
+        .filter(|endpoint| endpoint.rule.project == caller.project && endpoint.rule.no > after);
+    let page: Vec<_> = own.by_ref().take(limit).collect();
+    let next = page.last().map(|endpoint| endpoint.rule.no).filter(|_| own.next().is_some());
+    let items: Vec<Value> = page.into_iter().map(|endpoint| shown(endpoint)).collect();
+    Ok(page_answer(&items, next))
+}
+
+/// One subscriber.
+pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_read()?;
+    Ok(json_answer(StatusCode::OK, &shown(&*app.endpoint(&caller, &id)?)))
+}
+
+/// Changes a subscriber: a JSON merge patch. Only what it changes is checked.
+pub(super) async fn patch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Segment(id): Segment,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_change()?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let endpoint = app.endpoint(&caller, &id)?;
+    let patched = apply_patch(endpoint.definition(), &body)?;
+    patched.validate(&|url| app.check_url(url), &check_headers)?;
+    let definition = serde_json::to_string(&patched.definition).expect("a definition is always JSON");
+    let update = SubscriberUpdate {
+        definition: (!patched.changed.is_empty()).then_some(definition),
+        active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
+        reorders: patched.changed.contains(&Section::Order),
+    };
+    update_subscriber(&app, &caller, &id, update).await
+}
+
+/// Holds its deliveries from now on.
+pub(super) async fn pause(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let update = SubscriberUpdate { active: Some(Err("paused".to_owned())), ..SubscriberUpdate::default() };
+    update_subscriber(&app, &caller, &id, update).await
+}
+
+/// Releases what was held, in order and within its limits.
+pub(super) async fn resume(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let update = SubscriberUpdate { active: Some(Ok(())), ..SubscriberUpdate::default() };
+    update_subscriber(&app, &caller, &id, update).await
+}
+
+async fn update_subscriber(app: &App, caller: &Caller, id: &str, update: SubscriberUpdate) -> Answer {
+    let endpoint = app.endpoint(caller, id)?;
+    if update.definition.is_some() || update.active.is_some() {
+        app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update })
+            .await?;
+    }
+    Ok(json_answer(StatusCode::OK, &shown(&*app.endpoint(caller, id)?)))
+}
+
+/// Ends a subscriber; what was not sent is cancelled.
+pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let no = app.endpoint(&caller, &id)?.rule.no;
+    app.change(Change::DeleteSubscriber { project: caller.project, no }).await?;
+    Ok(json_answer(StatusCode::OK, &json!({ "id": id, "deleted": true })))
+}
+
+/// A subscriber as the API shows it; its secret is not among it.
+fn shown(endpoint: &Endpoint) -> Value {
+    let mut value = json!({
+        "id": endpoint.rule.id,
+        "active": endpoint.active,
+        "created_at": endpoint.created_at,
+    });
+    if let Some(reason) = &endpoint.inactive_reason {
+        value["inactive_reason"] = reason.as_str().into();
+    }
+    if let (Value::Object(value), Ok(Value::Object(definition))) =
+        (&mut value, serde_json::to_value(endpoint.definition()))
+    {
+        value.extend(definition);
+    }
+    value
+}
+
+fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
+    headers::check_headers(custom).map_err(|problem| problem.to_string())
+}
+
+impl App {
+    fn check_url(&self, url: &str) -> Result<(), String> {
+        check_url(url, self.parts.rosters.policy()).map(|_| ()).map_err(|problem| problem.to_string())
+    }
+
+    /// A project's subscriber, or 404.
+    pub(super) fn endpoint(&self, caller: &Caller, id: &str) -> Result<Arc<Endpoint>, Problem> {
+        let roster = self.parts.rosters.current();
+        roster.endpoint_by_id(caller.project, id).cloned().ok_or_else(|| Problem::not_found("subscriber"))
+    }
+
+    /// Changes the configuration and lets the pipeline follow.
+    pub(super) async fn change(&self, change: Change) -> Result<tidegate_store::Changed, Problem> {
+        let changed = self.parts.rosters.change(change, self.parts.clock.now()).await?;
+        self.pipeline.reconfigured(&self.parts.rosters);
+        Ok(changed)
+    }
+}

@@ -1,0 +1,223 @@
+//! From settings to a running server, and from a signal to a clean end.
+//!
+//! Three threads do the work: ingest and group commit here, delivery on a loop of its own, the store on the blocking
+//! pool. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
+//! their results are written, the unsent goes back; then the process exits.
+
+use std::fs::{self, OpenOptions};
+use std::io::{IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tidegate_core::id::prefixed;
+use tidegate_core::key::{self, Role};
+use tidegate_core::seal::Sealer;
+use tidegate_core::time::Timestamp;
+use tidegate_destinations::{HttpTransport, SystemResolver, Transport};
+use tidegate_store::sqlite::{Calls, SqliteStore};
+use tidegate_store::{Change, NewKey, Store};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+
+use crate::api::{self, App};
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::listen;
+use crate::metrics::Metrics;
+use crate::pipeline::{Parts, Pipeline};
+use crate::roster::Rosters;
+use crate::settings::{LogFormat, Settings, Unsettled, parse_master_key};
+
+/// Why the server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The settings can not be used.
+    #[error(transparent)]
+    Settings(#[from] Unsettled),
+    /// The store can not be used.
+    #[error(transparent)]
+    Store(#[from] tidegate_store::Error),
+    /// The address can not be listened at.
+    #[error("cannot listen at {0}: {1}; choose another with --listen")]
+    Listen(SocketAddr, std::io::Error),
+    /// A key file can not be read or written.
+    #[error("cannot use {0}: {1}")]
+    File(String, std::io::Error),
+    /// Anything else that the system refused.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// The door would be open to everybody.
+    #[error(
+        "{0} can be reached from outside, and no key exists yet: set TIDEGATE_ADMIN_KEY, or start once on 127.0.0.1"
+    )]
+    Open(SocketAddr),
+}
+
+/// Runs the server until it is told to stop. `announce` is given the address and, once, the first admin key.
+pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) -> Result<(), BootError> {
+    start_logging(settings.log_format);
+    let ingest = Builder::new_current_thread().enable_all().build()?;
+    let (deliver, deliver_thread) = start_delivery_loop()?;
+    let result = ingest.block_on(serve(settings, deliver.handle().clone(), announce));
+    deliver_thread.end();
+    drop(deliver);
+    result
+}
+
+fn start_logging(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEGATE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    // A second server in one process, as in tests, logs through the first one's subscriber.
+    let _ = match format {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+}
+
+struct DeliveryThread {
+    thread: std::thread::JoinHandle<()>,
+    end: oneshot::Sender<()>,
+}
+
+impl DeliveryThread {
+    fn end(self) {
+        // The loop may have ended on its own; either way it is over.
+        let _ = self.end.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// Delivery has a loop and a core of its own, so that neither ingest nor the other waits for the other's work.
+fn start_delivery_loop() -> Result<(Arc<Runtime>, DeliveryThread), BootError> {
+    let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
+    let (end, ended) = oneshot::channel();
+    let driver = Arc::clone(&runtime);
+    let thread = std::thread::Builder::new().name("deliver".into()).spawn(move || {
+        // An error means that the other side is gone, which ends the loop as well.
+        let _ = driver.block_on(ended);
+    })?;
+    Ok((runtime, DeliveryThread { thread, end }))
+}
+
+async fn serve(
+    settings: Settings,
+    deliver: tokio::runtime::Handle,
+    announce: impl FnOnce(SocketAddr, Option<&str>),
+) -> Result<(), BootError> {
+    let entropy = Entropy::system();
+    let early = Clock::system(Timestamp::from_ms(0));
+    let salt: [u8; 32] = entropy.bytes();
+    let store = SqliteStore::open(&settings.data_dir, &salt, early.now(), Calls::Blocking)?;
+    let clock = Clock::system(store.latest());
+    let store: Arc<dyn Store> = Arc::new(store);
+    let sealer = Sealer::new(&master_key(&settings, &entropy)?);
+    let rosters = Rosters::load(Arc::clone(&store), sealer, settings.policy.clone()).await?;
+    let parts = Parts {
+        store,
+        rosters,
+        transport: transport(&settings),
+        clock,
+        entropy,
+        metrics: Arc::new(Metrics::default()),
+    };
+    let first_key = ensure_admin_key(&settings, &parts).await?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .map_err(|error| BootError::Listen(settings.listen, error))?;
+    let address = listener.local_addr()?;
+    let pipeline = Pipeline::start(&parts, &deliver).await?;
+    let app = Arc::new(App { pipeline, parts, is_stopping: AtomicBool::new(false) });
+    let (stop, stopping) = watch::channel(false);
+    let clock = app.parts.clock.clone();
+    let door = tokio::spawn(listen::serve(listener, api::router(Arc::clone(&app)), stopping, clock));
+    announce(address, first_key.as_deref());
+    wait_for_signal().await?;
+    tracing::info!("stopping: finishing what is under way");
+    app.is_stopping.store(true, Ordering::Relaxed);
+    // The door's task can only have ended before; then there is nothing to stop.
+    let _ = stop.send(true);
+    let _ = door.await;
+    app.pipeline.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn transport(settings: &Settings) -> Arc<dyn Transport> {
+    Arc::new(HttpTransport::new(settings.policy.clone(), Arc::new(SystemResolver::default())))
+}
+
+async fn wait_for_signal() -> Result<(), BootError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Makes sure that an installation key exists. Returns the one it had to make up, to be shown once.
+async fn ensure_admin_key(settings: &Settings, parts: &Parts) -> Result<Option<String>, BootError> {
+    let roster = parts.rosters.current();
+    let has_key = roster.keys.iter().any(|key| key.project == 0);
+    if !has_key && settings.admin_key.is_none() && !settings.listen.ip().is_loopback() {
+        return Err(BootError::Open(settings.listen));
+    }
+    let (key, is_new) = match (&settings.admin_key, has_key) {
+        (Some(given), _) if roster.holder(&key::hash(given)).is_some() => return Ok(None),
+        (Some(given), _) => (given.clone(), false),
+        (None, true) => return Ok(None),
+        (None, false) => (key::generate([parts.entropy.u128(), parts.entropy.u128()]), true),
+    };
+    let new = NewKey {
+        project: 0,
+        id: prefixed("key_", parts.entropy.u128()),
+        role: Role::Admin.name().to_owned(),
+        name: "first admin key".to_owned(),
+        prefix: key::shown(&key),
+        hash: key::hash(&key).to_vec(),
+    };
+    parts.rosters.change(Change::CreateKey(new), parts.clock.now()).await?;
+    Ok(is_new.then_some(key))
+}
+
+/// The operator's master key, or the one in the file beside the data, made at the first start.
+fn master_key(settings: &Settings, entropy: &Entropy) -> Result<[u8; 32], BootError> {
+    if let Some(key) = settings.master_key {
+        return Ok(key);
+    }
+    let path = settings.data_dir.join("master.key");
+    let failed = |error| BootError::File(path.display().to_string(), error);
+    match fs::File::open(&path) {
+        Ok(mut file) => {
+            let mut text = String::new();
+            file.read_to_string(&mut text).map_err(failed)?;
+            Ok(parse_master_key(&text)?)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let key = entropy.bytes();
+            write_private(&path, &format!("{}\n", STANDARD.encode(key))).map_err(failed)?;
+            Ok(key)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Readable by its owner only, and on disk before it is used: what is sealed with a lost key is lost.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

@@ -1,0 +1,206 @@
+//! What an operator can set: by file, by environment, by flag; the later wins.
+//!
+//! [`File`] is what was written, everything optional and unknown keys refused with their line. [`Settings`] is what
+//! the server runs with: complete and checked, never looked up again.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use tidegate_core::egress::{IpNet, Policy};
+use tidegate_core::key;
+
+/// Where the server listens unless told otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:8700";
+/// Where the data is unless told otherwise.
+pub const DATA_DIR_DEFAULT: &str = "./tidegate-data";
+
+/// What the file and the command line may say; the command line wins.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    /// `HOST:PORT`.
+    pub listen: Option<String>,
+    /// The directory of the embedded store.
+    pub data_dir: Option<PathBuf>,
+    /// Where the store is.
+    pub store: StoreSection,
+    /// Where Redis is.
+    pub redis: RedisSection,
+    /// Where deliveries may go.
+    pub egress: EgressSection,
+    /// How to log.
+    pub log: LogSection,
+}
+
+/// `store:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreSection {
+    /// Absent means embedded.
+    pub url: Option<String>,
+}
+
+/// `redis:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RedisSection {
+    /// Absent means none.
+    pub url: Option<String>,
+}
+
+/// `egress:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EgressSection {
+    /// Ranges that are not public, or may be reached by plain http.
+    pub allow: Vec<String>,
+}
+
+/// `log:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSection {
+    /// `text` or `json`.
+    pub format: Option<LogFormat>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// What the server runs with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where the data is.
+    pub data_dir: PathBuf,
+    /// Where deliveries may go.
+    pub policy: Policy,
+    /// How to log.
+    pub log_format: LogFormat,
+    /// The first admin key, given by the operator.
+    pub admin_key: Option<String>,
+    /// The master key, given by the operator; else it is a file beside the data.
+    pub master_key: Option<[u8; 32]>,
+}
+
+/// Settings that can not be used; the text says which and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsettled(String);
+
+impl File {
+    /// Reads a configuration file.
+    pub fn read(path: &Path) -> Result<Self, Unsettled> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Unsettled(format!("cannot read {shown}: {error}")))?;
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        serde_saphyr::from_str(&text).map_err(|error| Unsettled(format!("{shown}: {error}")))
+    }
+
+    /// What `over` says wins over what this says.
+    pub fn overridden_by(self, over: Self) -> Self {
+        Self {
+            listen: over.listen.or(self.listen),
+            data_dir: over.data_dir.or(self.data_dir),
+            store: StoreSection { url: over.store.url.or(self.store.url) },
+            redis: RedisSection { url: over.redis.url.or(self.redis.url) },
+            egress: if over.egress.allow.is_empty() { self.egress } else { over.egress },
+            log: LogSection { format: over.log.format.or(self.log.format) },
+        }
+    }
+
+    /// Checks everything. Secrets come from the environment only, so that no file and no process list shows them.
+    pub fn settle(self, admin_key: Option<String>, master_key: Option<&str>) -> Result<Settings, Unsettled> {
+        if let Some(url) = self.store.url.or(self.redis.url) {
+            let scheme = url.split("://").next().unwrap_or_default();
+            return Err(Unsettled(format!(
+                "this version has the embedded store only: remove the {scheme} address and set --data-dir instead"
+            )));
+        }
+        let listen = self.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
+        let address = listen.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+        let listen = address.ok_or_else(|| {
+            Unsettled(format!("listen: {listen} is not HOST:PORT, for example {LISTEN_DEFAULT}"))
+        })?;
+        if admin_key.as_deref().is_some_and(|key| !key::is_acceptable(key)) {
+            return Err(Unsettled(
+                "TIDEGATE_ADMIN_KEY must be tgk_ and 28 to 124 more characters".to_owned(),
+            ));
+        }
+        Ok(Settings {
+            listen,
+            data_dir: self.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
+            policy: policy(&self.egress.allow)?,
+            log_format: self.log.format.unwrap_or_default(),
+            admin_key,
+            master_key: master_key.map(parse_master_key).transpose()?,
+        })
+    }
+}
+
+fn policy(allow: &[String]) -> Result<Policy, Unsettled> {
+    let ranges = allow.iter().map(|text| {
+        let text = text.trim();
+        let range = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
+        range.map_err(|_| Unsettled(format!("egress.allow: {text} is not a range such as 10.1.0.0/16")))
+    });
+    Ok(Policy::new(ranges.collect::<Result<_, _>>()?))
+}
+
+/// 32 bytes in base64.
+pub(crate) fn parse_master_key(text: &str) -> Result<[u8; 32], Unsettled> {
+    let bytes = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| {
+        Unsettled(
+            "the master key must be 32 bytes in base64, for example from `openssl rand -base64 32`"
+                .to_owned(),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settle(text: &str) -> Result<Settings, String> {
+        let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        file.settle(None, None).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_is_read_and_checked() {
+        let settings = settle("listen: 127.0.0.1:9\negress:\n  allow: [127.0.0.0/8, '::1']\n").unwrap();
+        assert_eq!(settings.listen.port(), 9);
+        assert!(settings.policy.allows_loopback());
+        for (text, part) in [
+            ("lisen: x", "lisen"),
+            ("listen: nowhere", "HOST:PORT"),
+            ("egress:\n  allow: [ten]", "range"),
+            ("store:\n  url: postgres://x", "embedded"),
+        ] {
+            let problem = settle(text).unwrap_err();
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_key_is_named_with_its_line() {
+        let problem = settle("listen: 127.0.0.1:9\negres:\n  allow: []\n").unwrap_err();
+        assert!(problem.contains("egres") && problem.contains('2'), "{problem}");
+    }
+}

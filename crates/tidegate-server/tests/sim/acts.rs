@@ -1,0 +1,212 @@
+//! The people of the simulation: clients that post, owners that change their subscribers. They do what the HTTP API
+//! does with their requests, and some hang up before they are answered.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tidegate_core::delivery::Status;
+use tidegate_core::id::{ProjectNo, SubscriberNo};
+use tidegate_core::ingest::Request;
+use tidegate_core::time::Timestamp;
+use tidegate_server::pipeline::ingest::NotAccepted;
+use tidegate_server::pipeline::{Parts, Pipeline};
+use tidegate_store::{Change, DeliveryFilter, NewSubscriber, RetryOutcome, SubscriberUpdate, UnitStatus};
+
+use super::history::{EventKey, Histories, Told};
+use super::life::Life;
+use super::plan::Act;
+use super::spec::{Content, Spec};
+
+/// A running product, as people meet it.
+pub(crate) struct Site {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) parts: Parts,
+    pub(crate) life: Arc<Life>,
+    pub(crate) history: Histories,
+}
+
+impl Site {
+    /// Does one thing, to its end or to the end of somebody's patience.
+    pub(crate) async fn perform(&self, act: Act) {
+        match act {
+            Act::Post { project, body, patience_ms } => {
+                let Some(project) = self.project(project) else { return };
+                self.history.lock().posts_open += 1;
+                self.patiently(patience_ms, self.post(project, body)).await;
+                self.history.lock().posts_open -= 1;
+            }
+            Act::Create { project, spec, from_ms, active, patience_ms } => {
+                let Some(project) = self.project(project) else { return };
+                self.patiently(patience_ms, self.create(project, spec, from_ms, active)).await;
+            }
+            Act::Patch { spec, patience_ms } => {
+                let update = SubscriberUpdate {
+                    definition: Some(self.register(&spec)),
+                    ..SubscriberUpdate::default()
+                };
+                self.patiently(patience_ms, self.update(&spec.id, update)).await;
+            }
+            Act::SetActive { id, active, patience_ms } => {
+                self.patiently(patience_ms, self.set_active(&id, active)).await;
+            }
+            Act::Delete { id } => {
+                if let Some((project, no)) = self.living(&id) {
+                    self.change(Change::DeleteSubscriber { project, no }).await;
+                }
+            }
+            Act::Retry { roll } => self.retry(roll).await,
+            Act::Jump { .. } | Act::Stop { .. } | Act::Crash { .. } => {}
+        }
+    }
+
+    async fn patiently(&self, patience_ms: Option<i64>, work: impl Future<Output = ()>) {
+        match patience_ms {
+            None => work.await,
+            Some(ms) => {
+                let patience = Duration::from_millis(ms.unsigned_abs());
+                if tokio::time::timeout(patience, work).await.is_err() {
+                    self.history.lock().reach("a client that hung up");
+                }
+            }
+        }
+    }
+
+    fn project(&self, id: &str) -> Option<ProjectNo> {
+        self.parts.rosters.current().projects.get(id).map(|row| row.no)
+    }
+
+    /// A subscriber that has been created and not been deleted.
+    fn living(&self, id: &str) -> Option<(ProjectNo, SubscriberNo)> {
+        let history = self.history.lock();
+        let no = history.sub_no(id)?;
+        let truth = &history.subs[&no];
+        truth.deleted.is_none().then_some((truth.project, no))
+    }
+
+    async fn post(&self, project: ProjectNo, body: String) {
+        let sent: Value = serde_json::from_str(&body).expect("plans are JSON");
+        let body = Bytes::from(body);
+        let request = Request { content_type: None, headers: &[], body: &body };
+        let receipt = self.pipeline.ingest.accept(project, &request).await;
+        let mut history = self.history.lock();
+        match receipt {
+            Ok(receipt) => {
+                let sent = sent.as_array().cloned().unwrap_or_else(|| vec![sent]);
+                for (event, (id, status)) in sent.iter().zip(receipt) {
+                    let key: EventKey = (project, "shop".to_owned(), id);
+                    check_answer(&mut history, &key, &Content::of(event), status);
+                    history.told.push(Told { key, content: Content::of(event), status });
+                }
+            }
+            Err(NotAccepted::Refused(_)) => history.reach("a request refused"),
+            Err(NotAccepted::Unavailable(_)) => {
+                history.reach("a request turned away");
+                let t = self.life.t();
+                history.line(t, format_args!("a request is turned away"));
+            }
+        }
+    }
+
+    /// Makes a definition known to the history and gives it as the store keeps it.
+    fn register(&self, spec: &Spec) -> String {
+        let definition = spec.definition();
+        self.history.lock().specs.insert(definition.clone(), spec.clone());
+        definition
+    }
+
+    async fn create(&self, project: ProjectNo, spec: Spec, from_ms: Option<i64>, active: bool) {
+        let now = self.parts.clock.now();
+        let nonce = self.parts.entropy.bytes();
+        let new = NewSubscriber {
+            project,
+            id: spec.id.clone(),
+            definition: self.register(&spec),
+            secret: self.parts.rosters.seal(
+                project,
+                &spec.id,
+                "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                nonce,
+            ),
+            active,
+            backfill_from: from_ms.map(|ms| Timestamp::from_ms(now.as_ms().saturating_sub(ms).max(0))),
+        };
+        let wants_past = new.backfill_from.is_some();
+        if let Some(no) = self.change(Change::CreateSubscriber(new)).await
+            && wants_past
+        {
+            self.pipeline.backfill.start(no);
+        }
+    }
+
+    /// Resumes or pauses a subscriber, as its owner.
+    pub(crate) async fn set_active(&self, id: &str, active: bool) {
+        let active = Some(if active { Ok(()) } else { Err("paused".to_owned()) });
+        self.update(id, SubscriberUpdate { active, ..SubscriberUpdate::default() }).await;
+    }
+
+    async fn update(&self, id: &str, update: SubscriberUpdate) {
+        if let Some((project, no)) = self.living(id) {
+            self.change(Change::UpdateSubscriber { project, no, update }).await;
+        }
+    }
+
+    /// What the API does with every change.
+    pub(crate) async fn change(&self, change: Change) -> Option<SubscriberNo> {
+        let changed = self.parts.rosters.change(change, self.parts.clock.now()).await;
+        match changed {
+            Ok(changed) => {
+                self.pipeline.reconfigured(&self.parts.rosters);
+                Some(changed.no)
+            }
+            Err(error) => {
+                let t = self.life.t();
+                self.history.lock().line(t, format_args!("a change is turned away: {error}"));
+                None
+            }
+        }
+    }
+
+    async fn retry(&self, roll: u64) {
+        let roster = self.parts.rosters.current();
+        let projects: Vec<ProjectNo> = roster.projects.values().map(|row| row.no).collect();
+        let pick = |count: usize| usize::try_from(roll % count.max(1) as u64).expect("small");
+        let project = projects[pick(projects.len())];
+        let filter = DeliveryFilter { limit: 500, ..DeliveryFilter::default() };
+        let Ok(page) = self.parts.store.deliveries(project, filter).await else { return };
+        let (mut stopped, mut others) = (Vec::new(), Vec::new());
+        for row in page.items {
+            match row.status {
+                Status::Exhausted => stopped.push(row.no),
+                Status::Retrying | Status::Held | Status::Pending => others.push(row.no),
+                _ => {}
+            }
+        }
+        let choices = if stopped.is_empty() || roll.is_multiple_of(5) { others } else { stopped };
+        let Some(delivery) = choices.get(pick(choices.len())) else { return };
+        let now = self.parts.clock.now();
+        if let Ok(RetryOutcome::Due { subscriber }) = self.parts.store.retry(project, *delivery, now).await {
+            self.pipeline.desk.expect(subscriber, now);
+        }
+    }
+}
+
+/// What a client is told must already be true.
+fn check_answer(
+    history: &mut super::history::History,
+    key: &EventKey,
+    content: &Content,
+    status: UnitStatus,
+) {
+    let stored = history.index.get(key).map(|index| history.accepted[*index].content.clone());
+    let is_true = match (&stored, status) {
+        (None, _) => false,
+        (Some(stored), UnitStatus::Accepted | UnitStatus::Duplicate) => stored == content,
+        (Some(stored), UnitStatus::Conflict) => stored != content,
+    };
+    if !is_true {
+        history.violation(format!("P1 a client was told {status:?} about {}, but {stored:?} is kept", key.2));
+    }
+}

@@ -1,0 +1,233 @@
+//! What really happened in one run, written down by those who see it: the store's wrapper, the receivers, the
+//! clients. The checkers read it; nothing in the product does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tidegate_core::attempt::ErrorClass;
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo, Version};
+use tidegate_core::retry::Next;
+
+use super::spec::{Content, Spec};
+
+/// (project, source, id): what makes an event one.
+pub(crate) type EventKey = (ProjectNo, String, String);
+
+/// The history, shared.
+#[derive(Clone, Default)]
+pub(crate) struct Histories(Arc<Mutex<History>>);
+
+impl Histories {
+    /// To read or write it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, History> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything that happened. Times `t` are milliseconds of true time since the run began, `now` is the product's clock.
+#[derive(Default)]
+pub(crate) struct History {
+    /// For people.
+    pub(crate) lines: Vec<String>,
+    /// Promises already seen broken.
+    pub(crate) violations: Vec<String>,
+    /// Rare paths that this run took.
+    pub(crate) reached: BTreeSet<&'static str>,
+    /// Committed events, in order of acceptance.
+    pub(crate) accepted: Vec<Fact>,
+    pub(crate) index: BTreeMap<EventKey, usize>,
+    /// What clients were told.
+    pub(crate) told: Vec<Told>,
+    pub(crate) posts_open: usize,
+    /// Every attempt, in order.
+    pub(crate) sends: Vec<Sent>,
+    pub(crate) subs: BTreeMap<SubscriberNo, Truth>,
+    pub(crate) specs: BTreeMap<String, Spec>,
+    /// The configuration in force in the store.
+    pub(crate) version: Version,
+    /// Claims in the hands of the present life.
+    pub(crate) claims: BTreeMap<DeliveryNo, Claimed>,
+    /// Successful retries by hand.
+    pub(crate) retries: Vec<(i64, DeliveryNo)>,
+    /// One entry per life of the process.
+    pub(crate) lives: Vec<Ended>,
+    /// Spans of true time in which nothing is promised to be quick.
+    pub(crate) disturbed: Vec<(i64, i64)>,
+    /// When the clock was moved.
+    pub(crate) jumps: Vec<i64>,
+}
+
+/// A committed event.
+pub(crate) struct Fact {
+    pub(crate) key: EventKey,
+    pub(crate) content: Content,
+    pub(crate) body: Bytes,
+    /// The configuration that was in force when it was committed, whatever its row says.
+    pub(crate) version: Version,
+    pub(crate) t: i64,
+    pub(crate) now: i64,
+}
+
+/// One client's answer about one event it sent.
+pub(crate) struct Told {
+    pub(crate) key: EventKey,
+    pub(crate) content: Content,
+    pub(crate) status: tidegate_store::UnitStatus,
+}
+
+/// One attempt as the transport saw it.
+pub(crate) struct Sent {
+    pub(crate) t: i64,
+    pub(crate) now: i64,
+    pub(crate) life: usize,
+    pub(crate) subscriber: SubscriberNo,
+    pub(crate) delivery: DeliveryNo,
+    pub(crate) event: EventKey,
+    pub(crate) lane: Option<String>,
+    pub(crate) body: Bytes,
+    /// When the receiver had it.
+    pub(crate) arrived: Option<i64>,
+    /// What the receiver answered, whether or not that arrived.
+    pub(crate) answered: Option<u16>,
+    /// When and what the sender was told; never, if it died.
+    pub(crate) told: Option<(i64, Heard)>,
+    /// Not before this, said the receiver, in the product's time.
+    pub(crate) asked: Option<i64>,
+    /// What the store has been told of it.
+    pub(crate) recorded: Option<Next>,
+}
+
+/// What the sender learned of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Status(u16),
+    Failure(ErrorClass),
+}
+
+impl Heard {
+    /// The receiver took it.
+    pub(crate) fn is_success(self) -> bool {
+        matches!(self, Self::Status(200..=299))
+    }
+}
+
+/// A claim that memory holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Claimed {
+    pub(crate) token: u32,
+    pub(crate) subscriber: SubscriberNo,
+    pub(crate) lane: Option<Lane>,
+    pub(crate) attempts: u32,
+}
+
+/// What is true of a subscriber.
+pub(crate) struct Truth {
+    pub(crate) id: String,
+    pub(crate) project: ProjectNo,
+    /// Its definitions, and since when.
+    pub(crate) specs: Vec<(Version, Spec)>,
+    /// The same in true time.
+    pub(crate) specs_t: Vec<i64>,
+    pub(crate) deleted: Option<Version>,
+    pub(crate) active: bool,
+    /// It wanted events accepted since this time.
+    pub(crate) backfill: Option<i64>,
+    /// Definitions known when its backfill ended; `None` while it runs.
+    pub(crate) backfilled: Option<Version>,
+    /// When anything about it changed.
+    pub(crate) touched: Vec<i64>,
+}
+
+impl Truth {
+    /// The definition in force.
+    pub(crate) fn spec_at(&self, version: Version) -> Option<&Spec> {
+        if self.deleted.is_some_and(|deleted| deleted <= version) {
+            return None;
+        }
+        self.specs.iter().rev().find(|(since, _)| *since <= version).map(|(_, spec)| spec)
+    }
+
+    pub(crate) fn created(&self) -> Version {
+        self.specs[0].0
+    }
+
+    /// The definition that most attempts at this true time were made by; exact where nothing changed lately.
+    pub(crate) fn latest_before(&self, t: i64) -> &Spec {
+        let at = self.specs_t.iter().rposition(|since| *since <= t).unwrap_or(0);
+        &self.specs[at].1
+    }
+}
+
+/// How a life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Not,
+    /// Everything it knew was written down.
+    Cleanly,
+    /// It may have known things that nobody wrote down.
+    Suddenly,
+}
+
+impl History {
+    /// Adds a line for people.
+    pub(crate) fn line(&mut self, t: i64, text: fmt::Arguments<'_>) {
+        self.lines.push(format!("{:>9.3} {text}", t as f64 / 1000.0));
+    }
+
+    /// A promise was broken.
+    pub(crate) fn violation(&mut self, text: String) {
+        self.lines.push(format!("          VIOLATION {text}"));
+        self.violations.push(text);
+    }
+
+    /// A rare path was taken.
+    pub(crate) fn reach(&mut self, what: &'static str) {
+        self.reached.insert(what);
+    }
+
+    /// The number of a subscriber, by its public id.
+    pub(crate) fn sub_no(&self, id: &str) -> Option<SubscriberNo> {
+        self.subs.iter().find(|(_, truth)| truth.id == id).map(|(no, _)| *no)
+    }
+
+    /// Whether anything disturbed a span of true time.
+    pub(crate) fn is_disturbed(&self, from: i64, to: i64) -> bool {
+        self.disturbed.iter().any(|(begin, end)| *begin <= to && from <= *end)
+    }
+
+    /// An attempt begins. Lanes and concurrency are judged on the spot.
+    pub(crate) fn begin(&mut self, sent: Sent) -> usize {
+        let name = self.subs.get(&sent.subscriber).map_or("?", |truth| truth.id.as_str()).to_owned();
+        let under_way: Vec<&Sent> = self
+            .sends
+            .iter()
+            .rev()
+            .take_while(|other| other.life == sent.life)
+            .filter(|other| other.told.is_none() && other.subscriber == sent.subscriber)
+            .collect();
+        let mut wrong = Vec::new();
+        if under_way.iter().any(|other| other.delivery == sent.delivery) {
+            wrong.push(format!("P3 delivery {} to {name} is sent twice at once", sent.delivery));
+        }
+        if sent.lane.is_some() && under_way.iter().any(|other| other.lane == sent.lane) {
+            wrong.push(format!("P5 two in flight in lane {:?} of {name}", sent.lane));
+        }
+        let allowed = self.subs.get(&sent.subscriber).map_or(0, |truth| {
+            truth.specs.iter().map(|(_, spec)| spec.concurrency as usize).max().unwrap_or(0)
+        });
+        if under_way.len() + 1 > allowed {
+            wrong.push(format!("P8 {} attempts at once to {name}, {allowed} allowed", under_way.len() + 1));
+        }
+        let line = format_args!(
+            "life {} sends {} ({}) to {name} lane {:?}",
+            sent.life, sent.delivery, sent.event.2, sent.lane
+        )
+        .to_string();
+        self.line(sent.t, format_args!("{line}"));
+        wrong.into_iter().for_each(|text| self.violation(text));
+        self.sends.push(sent);
+        self.sends.len() - 1
+    }
+}

@@ -1,0 +1,82 @@
+//! One life of the process: its clock, and the ways it can end at any moment.
+//!
+//! Whoever is about to do something that others can see passes a [`Life::point`] before and after. There the life
+//! may end: then nothing of it is ever seen again, as after a power cut. The fuse counts points, so a crash can fall
+//! between any two of them; the world itself crashes between any two polls.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_server::clock::Clock;
+use tokio::sync::Notify;
+
+/// One life.
+pub(crate) struct Life {
+    pub(crate) no: usize,
+    pub(crate) clock: Clock,
+    /// True time when it began.
+    began_t: i64,
+    is_dead: AtomicBool,
+    fuse: Mutex<Option<u32>>,
+    bell: Notify,
+}
+
+impl Life {
+    pub(crate) fn new(no: usize, clock: Clock, began_t: i64) -> Self {
+        Self {
+            no,
+            clock,
+            began_t,
+            is_dead: AtomicBool::new(false),
+            fuse: Mutex::new(None),
+            bell: Notify::new(),
+        }
+    }
+
+    /// True time.
+    pub(crate) fn t(&self) -> i64 {
+        self.began_t + i64::try_from(self.clock.elapsed().as_millis()).expect("runs are short")
+    }
+
+    /// Lets it end `points` points from now, or not at all.
+    pub(crate) fn set_fuse(&self, points: Option<u32>) {
+        *self.fuse.lock().unwrap_or_else(PoisonError::into_inner) = points;
+    }
+
+    /// A moment at which the life may end; then this never returns.
+    pub(crate) async fn point(&self) {
+        if self.is_over() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        if self.is_dead.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut fuse = self.fuse.lock().unwrap_or_else(PoisonError::into_inner);
+        match fuse.as_mut() {
+            None => return false,
+            Some(0) => {}
+            Some(points) => {
+                *points -= 1;
+                return false;
+            }
+        }
+        drop(fuse);
+        self.end();
+        true
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+        self.bell.notify_one();
+    }
+
+    /// Returns when it has ended.
+    pub(crate) async fn ended(&self) {
+        self.bell.notified().await;
+    }
+}

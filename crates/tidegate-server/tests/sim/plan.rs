@@ -1,0 +1,390 @@
+//! From a seed to a plan: who subscribes, what is posted, how receivers behave, and what goes wrong when.
+//!
+//! Each seed turns every kind of trouble on or off for itself, so that some runs have one kind only and rare
+//! combinations are met too. Everything here is decided before the run begins.
+
+use serde_json::{Value, json};
+use tidegate_core::schedule::Bounds;
+
+use super::dice::Dice;
+use super::receivers::{Mood, Moods};
+use super::spec::{Lanes, Spec};
+
+/// From here on nothing goes wrong any more.
+pub(crate) const END_T: i64 = 40_000;
+
+const TYPES: [&str; 3] = ["order.paid", "order.sent", "user.seen"];
+const KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
+/// The key that a poisoned receiver never takes.
+pub(crate) const POISON: &str = "k0";
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    /// A client posts; it hangs up after its patience, if it has a limit.
+    Post {
+        project: &'static str,
+        body: String,
+        patience_ms: Option<i64>,
+    },
+    /// A subscriber is created; `from` is how long ago its first event may have been accepted.
+    Create {
+        project: &'static str,
+        spec: Spec,
+        from_ms: Option<i64>,
+        active: bool,
+        patience_ms: Option<i64>,
+    },
+    Patch {
+        spec: Spec,
+        patience_ms: Option<i64>,
+    },
+    SetActive {
+        id: String,
+        active: bool,
+        patience_ms: Option<i64>,
+    },
+    Delete {
+        id: String,
+    },
+    /// Someone retries one of the deliveries by hand.
+    Retry {
+        roll: u64,
+    },
+    /// The wall clock moves by itself.
+    Jump {
+        ms: i64,
+    },
+    /// The process is stopped and started again.
+    Stop {
+        down_ms: i64,
+    },
+    /// The process dies and is started again.
+    Crash {
+        how: Crash,
+        down_ms: i64,
+    },
+}
+
+/// How a process dies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Crash {
+    AtOnce,
+    /// Before or after the n-th thing that others can see.
+    AfterPoints(u32),
+    /// Between two polls.
+    AfterPolls(u32),
+}
+
+/// Everything about one run.
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) projects: Vec<&'static str>,
+    pub(crate) acts: Vec<(i64, Act)>,
+    pub(crate) moods: Moods,
+    pub(crate) outages: Vec<(i64, i64)>,
+    pub(crate) bounds: Bounds,
+    pub(crate) is_slow: bool,
+    pub(crate) is_haunted: bool,
+    /// Stays paused to the end.
+    pub(crate) left_paused: Option<String>,
+}
+
+struct Planner {
+    dice: Dice,
+    plan: Plan,
+    specs: Vec<Spec>,
+    next_n: i64,
+    posted: Vec<(&'static str, String)>,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, "plan");
+        let plan = Self {
+            seed,
+            projects: if dice.percent(40) { vec!["default", "other"] } else { vec!["default"] },
+            acts: Vec::new(),
+            moods: Moods::new(),
+            outages: Vec::new(),
+            bounds: bounds(&mut dice),
+            is_slow: dice.percent(70),
+            is_haunted: dice.percent(60),
+            left_paused: None,
+        };
+        let mut planner = Planner { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() };
+        planner.subscribers();
+        planner.posts();
+        planner.changes();
+        planner.troubles();
+        planner.plan.acts.sort_by_key(|(t, _)| *t);
+        planner.plan
+    }
+}
+
+/// Small enough, in half of the runs, that a few events overflow them.
+fn bounds(dice: &mut Dice) -> Bounds {
+    if dice.percent(50) {
+        return Bounds::default();
+    }
+    let queue_jobs = dice.below(6) + 2;
+    Bounds {
+        queue_jobs,
+        refill_below: (queue_jobs / 2).max(1),
+        refill_jobs: dice.below(5) + 1,
+        queue_bytes: dice.pick(&[700, 2_000, 1_000_000]),
+        ..Bounds::default()
+    }
+}
+
+impl Planner {
+    fn subscribers(&mut self) {
+        for project in self.plan.projects.clone() {
+            let canary = Spec {
+                id: format!("canary-{project}"),
+                types: Vec::new(),
+                only_key: None,
+                lanes: Lanes::None,
+                concurrency: 8,
+                rate: None,
+                timeout_ms: 1_000,
+                retries_ms: vec![1_000, 1_000, 1_000],
+                edition: 0,
+            };
+            self.create(0, project, canary, None, true);
+        }
+        if self.dice.percent(40) {
+            self.poisoned();
+        }
+        for index in 0..self.dice.below(4) + 2 {
+            let spec = self.any_spec(format!("s{index}"));
+            let project = self.dice.pick(&self.plan.projects);
+            let late = self.dice.percent(40);
+            let t = if late { self.dice.between(1_000, END_T - 2_000) } else { self.dice.between(1, 50) };
+            let from = late && self.dice.percent(80);
+            let from = from.then(|| self.dice.pick(&[i64::MAX, i64::MAX, 10_000]));
+            let active = self.dice.percent(90);
+            self.moods(&spec.id);
+            self.create(t, project, spec.clone(), from, active);
+            self.specs.push(spec);
+        }
+    }
+
+    fn poisoned(&mut self) {
+        let spec = Spec {
+            id: "poisoned".to_owned(),
+            types: vec!["order.*"],
+            only_key: None,
+            lanes: Lanes::PerKey,
+            concurrency: 3,
+            rate: None,
+            timeout_ms: 1_000,
+            retries_ms: vec![3_000; 12],
+            edition: 0,
+        };
+        self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
+        let project = self.dice.pick(&self.plan.projects);
+        self.create(0, project, spec, None, true);
+    }
+
+    fn create(&mut self, t: i64, project: &'static str, spec: Spec, from_ms: Option<i64>, active: bool) {
+        let patience_ms = if t > 100 { self.patience() } else { None };
+        self.plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
+    }
+
+    fn any_spec(&mut self, id: String) -> Spec {
+        let dice = &mut self.dice;
+        Spec {
+            id,
+            types: dice.pick(&[vec![], vec!["order.*"], vec!["order.paid"], vec!["user.seen", "order.sent"]]),
+            only_key: dice.percent(10).then_some("k1"),
+            lanes: dice.pick(&[
+                Lanes::None,
+                Lanes::None,
+                Lanes::One,
+                Lanes::PerKey,
+                Lanes::PerKey,
+                Lanes::PerKeyOrFree,
+            ]),
+            concurrency: dice.pick(&[1, 1, 2, 4]),
+            rate: dice.pick(&[None, None, Some((2, "s")), Some((5, "s")), Some((90, "m"))]),
+            timeout_ms: dice.pick(&[300, 1_000, 4_000]),
+            retries_ms: (0..dice.below(6)).map(|_| dice.between(100, 5_000).unsigned_abs()).collect(),
+            edition: 0,
+        }
+    }
+
+    fn moods(&mut self, id: &str) {
+        let mut moods = Vec::new();
+        let mut t = 0;
+        while t < END_T {
+            t = (t + self.dice.between(2_000, 14_000)).min(END_T);
+            let mood = match self.dice.below(16) {
+                0..5 => Mood::Healthy(self.dice.pick(&[5, 100, 900])),
+                5 => Mood::Slow,
+                6 => Mood::Failing,
+                7 => Mood::Busy,
+                8 => Mood::Hanging,
+                9 => Mood::Unreachable,
+                10 => Mood::Forgetful,
+                11 if self.dice.percent(40) => Mood::Gone,
+                _ => Mood::Mixed,
+            };
+            moods.push((t, mood));
+        }
+        self.plan.moods.insert(id.to_owned(), moods);
+    }
+
+    /// Clients come one by one, in bunches and all at once; some repeat themselves, some contradict themselves.
+    fn posts(&mut self) {
+        for _ in 0..self.dice.below(14) + 12 {
+            let t = self.dice.between(0, END_T - 500);
+            let count = match self.dice.below(10) {
+                0..6 => 1,
+                6..9 => self.dice.below(5) + 2,
+                _ => self.dice.below(20) + 10,
+            };
+            let project = self.dice.pick(&self.plan.projects);
+            let body = self.body(count);
+            self.post(t, project, body);
+        }
+        for _ in 0..self.dice.below(5) {
+            let (project, body) = self.dice.pick(&self.posted);
+            let t = self.dice.between(0, END_T - 500);
+            self.post(t, project, body);
+        }
+    }
+
+    fn post(&mut self, t: i64, project: &'static str, body: String) {
+        let patience_ms = self.patience();
+        self.posted.push((project, body.clone()));
+        self.plan.acts.push((t, Act::Post { project, body, patience_ms }));
+    }
+
+    fn patience(&mut self) -> Option<i64> {
+        self.dice.percent(12).then(|| self.dice.between(0, 60))
+    }
+
+    fn body(&mut self, count: usize) -> String {
+        let mut events: Vec<Value> = (0..count).map(|_| self.event()).collect();
+        if count == 1 && self.dice.percent(90) {
+            return events[0].to_string();
+        }
+        if self.dice.percent(8) {
+            // One malformed event refuses the request; nobody may ever see the others.
+            for event in &mut events {
+                event["id"] = json!(format!("bad-{}", event["data"]["n"]));
+            }
+            events[count - 1]["type"] = json!(17);
+        } else if self.dice.percent(15) {
+            let repeated = self.dice.pick(&events);
+            events.push(repeated);
+        }
+        Value::Array(events).to_string()
+    }
+
+    fn event(&mut self) -> Value {
+        let mut event = json!({"source": "shop", "type": self.dice.pick(&TYPES), "data": self.data()});
+        let n = self.next_n;
+        event["id"] = json!(if n > 0 && self.dice.percent(4) {
+            format!("e{}", self.dice.between(0, n)) // other content under an id that may be taken
+        } else {
+            format!("e{n}")
+        });
+        if self.dice.percent(8) {
+            let children: Vec<Value> = (0..self.dice.below(2) + 1)
+                .map(|_| json!({"type": self.dice.pick(&TYPES), "data": self.data()}))
+                .collect();
+            event["events"] = Value::Array(children);
+        }
+        event
+    }
+
+    fn data(&mut self) -> Value {
+        self.next_n += 1;
+        match self.dice.below(12) {
+            0 => json!({"n": self.next_n}),
+            _ => json!({"n": self.next_n, "key": self.dice.pick(&KEYS)}),
+        }
+    }
+
+    fn changes(&mut self) {
+        if self.dice.percent(25) {
+            return;
+        }
+        for _ in 0..self.dice.below(6) {
+            let t = self.dice.between(1_500, END_T - 1_000);
+            let patience_ms = self.patience();
+            let index = self.dice.below(self.specs.len());
+            match self.dice.below(10) {
+                0..4 => self.pause_and_resume(index, t, patience_ms),
+                4..8 => {
+                    let (id, lanes) = (self.specs[index].id.clone(), self.specs[index].lanes);
+                    let edition = self.specs[index].edition + 1;
+                    let spec = Spec { lanes, edition, ..self.any_spec(id) };
+                    self.specs[index] = spec.clone();
+                    self.plan.acts.push((t, Act::Patch { spec, patience_ms }));
+                }
+                8 => self.plan.acts.push((t, Act::Delete { id: self.specs[index].id.clone() })),
+                _ => {
+                    self.plan.left_paused = Some(self.specs[index].id.clone());
+                    let id = self.specs[index].id.clone();
+                    self.plan.acts.push((t, Act::SetActive { id, active: false, patience_ms: None }));
+                }
+            }
+        }
+        for _ in 0..self.dice.below(8) {
+            let (t, roll) = (self.dice.between(3_000, END_T - 500), self.dice.roll());
+            self.plan.acts.push((t, Act::Retry { roll }));
+        }
+    }
+
+    fn pause_and_resume(&mut self, index: usize, t: i64, patience_ms: Option<i64>) {
+        let id = self.specs[index].id.clone();
+        let after = self.dice.pick(&[0, 1, 20, 500, 4_000]);
+        let pause = Act::SetActive { id: id.clone(), active: false, patience_ms };
+        let patience_ms = self.patience();
+        let resume = Act::SetActive { id, active: true, patience_ms };
+        self.plan.acts.push((t, pause));
+        self.plan.acts.push((t + after, resume));
+    }
+
+    fn troubles(&mut self) {
+        let busy: Vec<i64> = self.plan.acts.iter().map(|(t, _)| *t).filter(|t| *t > 200).collect();
+        // Half of the troubles come just when something is going on.
+        let moment = |dice: &mut Dice| match dice.percent(50) {
+            true => dice.pick(&busy) + dice.between(0, 60),
+            false => dice.between(500, END_T - 1_500),
+        };
+        let dice = &mut self.dice;
+        if dice.percent(60) {
+            for _ in 0..dice.below(4) + 1 {
+                let how = match dice.below(3) {
+                    0 => Crash::AtOnce,
+                    1 => Crash::AfterPoints(u32::try_from(dice.below(60)).expect("small")),
+                    _ => Crash::AfterPolls(u32::try_from(dice.below(40)).expect("small")),
+                };
+                let act = Act::Crash { how, down_ms: dice.pick(&[0, 1, 300, 3_000]) };
+                self.plan.acts.push((moment(dice), act));
+            }
+        }
+        if dice.percent(40) {
+            for _ in 0..dice.below(2) + 1 {
+                let act = Act::Stop { down_ms: dice.pick(&[0, 500]) };
+                self.plan.acts.push((moment(dice), act));
+            }
+        }
+        if dice.percent(35) {
+            for _ in 0..dice.below(2) + 1 {
+                let from = moment(dice);
+                self.plan.outages.push((from, (from + dice.between(1, 3_000)).min(END_T - 100)));
+            }
+        }
+        if dice.percent(35) {
+            for _ in 0..dice.below(2) + 1 {
+                let ms = dice.pick(&[3_600_000, -3_600_000, 5_000, -5_000, 400]);
+                self.plan.acts.push((moment(dice), Act::Jump { ms }));
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The receivers: a transport without a network, that misbehaves as the plan says and notes everything.
+//!
+//! What a receiver does depends on its mood at that time and on a throw of dice that belongs to this attempt at this
+//! delivery alone, so that unrelated traffic does not change it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
+use tidegate_core::id::Mint;
+use tidegate_destinations::{Answer, Exchange, Failure, Outbound, Transport};
+
+use super::dice::Dice;
+use super::history::{Heard, Histories, Sent};
+use super::life::Life;
+
+/// How a receiver behaves for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mood {
+    /// 200 within this many milliseconds.
+    Healthy(i64),
+    /// 200, often only after the deadline.
+    Slow,
+    /// 500.
+    Failing,
+    /// 429 or 503, with a time to come back.
+    Busy,
+    /// No answer, ever.
+    Hanging,
+    /// No connection.
+    Unreachable,
+    /// Takes it, then breaks the connection.
+    Forgetful,
+    /// 410.
+    Gone,
+    /// 500 for this key, 200 for all others.
+    Poisoned(&'static str),
+    /// Any of the above, request by request; but 410 seldom.
+    Mixed,
+}
+
+/// The moods of every receiver over time.
+pub(crate) type Moods = BTreeMap<String, Vec<(i64, Mood)>>;
+
+/// The transport.
+pub(crate) struct Receivers {
+    pub(crate) seed: u64,
+    pub(crate) moods: Arc<Moods>,
+    pub(crate) life: Arc<Life>,
+    pub(crate) history: Histories,
+    pub(crate) mint: Mint,
+}
+
+/// What a receiver does with one request, once it has it.
+enum Reply {
+    Status(u16, Option<String>),
+    Silence,
+    Reset,
+}
+
+#[async_trait]
+impl Transport for Receivers {
+    async fn send(&self, outbound: Outbound) -> Exchange {
+        self.life.point().await;
+        let (index, dice) = self.note_send(&outbound);
+        let began = self.life.clock.elapsed();
+        let result = tokio::time::timeout(outbound.timeout, self.serve(&outbound, index, dice)).await;
+        let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
+        self.note_told(index, &result);
+        self.life.point().await;
+        let total_us = u32::try_from((self.life.clock.elapsed() - began).as_micros()).unwrap_or(u32::MAX);
+        Exchange { phases: Phases { total_us, ..Phases::default() }, result }
+    }
+}
+
+impl Receivers {
+    async fn serve(&self, outbound: &Outbound, index: usize, mut dice: Dice) -> Result<Answer, Failure> {
+        let (id, key) = {
+            let history = self.history.lock();
+            let sent = &history.sends[index];
+            let key = history.index.get(&sent.event).and_then(|at| history.accepted[*at].content.key.clone());
+            (history.subs[&sent.subscriber].id.clone(), key)
+        };
+        let mood = settle(&self.mood(&id), &mut dice);
+        self.wait(dice.between(0, 4)).await;
+        if mood == Mood::Unreachable {
+            return Err(failure(dice.pick(&[ErrorClass::Connect, ErrorClass::Dns, ErrorClass::Reset])));
+        }
+        let timeout_ms = i64::try_from(outbound.timeout.as_millis()).expect("timeouts are short");
+        let (reply, after_ms) = self.reply(&mood, key.as_deref(), timeout_ms, &mut dice);
+        self.note_arrival(index, &reply);
+        self.life.point().await;
+        self.wait(after_ms).await;
+        match reply {
+            Reply::Status(status, retry_after) => {
+                self.note_asked(index, status, retry_after.as_deref());
+                Ok(Answer { status, retry_after, head: ResponseHead::default() })
+            }
+            Reply::Silence => std::future::pending().await,
+            Reply::Reset => Err(failure(ErrorClass::Reset)),
+        }
+    }
+
+    fn mood(&self, id: &str) -> Mood {
+        let t = self.life.t();
+        let moods = self.moods.get(id).into_iter().flatten();
+        moods.into_iter().find(|(until, _)| t < *until).map_or(Mood::Healthy(20), |(_, mood)| mood.clone())
+    }
+
+    /// What it answers, and after how many milliseconds.
+    fn reply(&self, mood: &Mood, key: Option<&str>, timeout_ms: i64, dice: &mut Dice) -> (Reply, i64) {
+        let soon = dice.between(0, 30);
+        match mood {
+            Mood::Healthy(max_ms) => (Reply::Status(200, None), dice.between(0, *max_ms)),
+            Mood::Slow => (Reply::Status(204, None), dice.between(0, timeout_ms * 3 / 2)),
+            Mood::Busy => (self.busy(dice), soon),
+            Mood::Hanging => (Reply::Silence, 0),
+            Mood::Forgetful => (Reply::Reset, soon),
+            Mood::Gone => (Reply::Status(410, None), soon),
+            Mood::Poisoned(poison) if key != Some(poison) => (Reply::Status(200, None), soon),
+            _ => (Reply::Status(dice.pick(&[500, 502, 404, 301]), None), soon),
+        }
+    }
+
+    fn busy(&self, dice: &mut Dice) -> Reply {
+        let seconds = dice.between(1, 12);
+        let header = match dice.below(8) {
+            0 => None,
+            1 => Some("soon".to_owned()),
+            2 | 3 => {
+                let at = self.life.clock.wall().as_ms() / 1000 + seconds;
+                let at = std::time::UNIX_EPOCH + Duration::from_secs(at.unsigned_abs());
+                Some(httpdate::fmt_http_date(at))
+            }
+            _ => Some(seconds.to_string()),
+        };
+        Reply::Status(dice.pick(&[429, 503]), header)
+    }
+
+    async fn wait(&self, ms: i64) {
+        if ms > 0 {
+            self.life.clock.pause(Duration::from_millis(ms.unsigned_abs())).await;
+        }
+    }
+
+    fn note_send(&self, outbound: &Outbound) -> (usize, Dice) {
+        let id = outbound.target.url().path().trim_start_matches('/').to_owned();
+        let webhook_id = outbound.headers["webhook-id"].to_str().expect("ids are ASCII").to_owned();
+        let delivery = self.mint.parse_delivery(&webhook_id).expect("webhook ids are ours");
+        let event: serde_json::Value = serde_json::from_slice(&outbound.body).expect("bodies are JSON");
+        let mut history = self.history.lock();
+        let subscriber = history.sub_no(&id).expect("nobody sends to a subscriber that was never made");
+        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        let truth = &history.subs[&subscriber];
+        let key = (truth.project, text("source"), text("id"));
+        let content = super::spec::Content::of(&event);
+        let lane = truth.specs.iter().find_map(|(_, spec)| spec.wants(&content)).flatten();
+        let before = history.sends.iter().filter(|sent| sent.delivery == delivery).count();
+        let sent = Sent {
+            t: self.life.t(),
+            now: self.life.clock.now().as_ms(),
+            life: self.life.no,
+            subscriber,
+            delivery,
+            event: key,
+            lane,
+            body: outbound.body.clone(),
+            arrived: None,
+            answered: None,
+            told: None,
+            asked: None,
+            recorded: None,
+        };
+        let index = history.begin(sent);
+        (index, Dice::new(self.seed, &format!("{delivery}/{before}")))
+    }
+
+    fn note_arrival(&self, index: usize, reply: &Reply) {
+        let mut history = self.history.lock();
+        history.sends[index].arrived = Some(self.life.t());
+        history.sends[index].answered = match reply {
+            Reply::Status(status, _) => Some(*status),
+            // It has taken it; only its answer gets lost.
+            Reply::Reset => Some(200),
+            Reply::Silence => None,
+        };
+    }
+
+    /// The wish of a receiver, in the product's time: judged at this very instant.
+    fn note_asked(&self, index: usize, status: u16, retry_after: Option<&str>) {
+        let (Some(text), 429 | 503) = (retry_after, status) else { return };
+        let (now, wall) = (self.life.clock.now().as_ms(), self.life.clock.wall().as_ms());
+        let wait_ms = match text.parse::<i64>() {
+            Ok(seconds) => seconds * 1000,
+            Err(_) => match httpdate::parse_http_date(text) {
+                Ok(date) => {
+                    let date = date.duration_since(std::time::UNIX_EPOCH).expect("dates lie ahead");
+                    i64::try_from(date.as_millis()).expect("dates are near") - wall
+                }
+                Err(_) => return,
+            },
+        };
+        self.history.lock().sends[index].asked = Some(now + wait_ms);
+    }
+
+    fn note_told(&self, index: usize, result: &Result<Answer, Failure>) {
+        let heard = match result {
+            Ok(answer) => Heard::Status(answer.status),
+            Err(failure) => Heard::Failure(failure.class),
+        };
+        let t = self.life.t();
+        let mut history = self.history.lock();
+        history.sends[index].told = Some((t, heard));
+        let delivery = history.sends[index].delivery;
+        history.line(t, format_args!("{delivery} is answered {heard:?}"));
+        match heard {
+            Heard::Failure(ErrorClass::Timeout) => history.reach("a timeout"),
+            Heard::Status(410) => history.reach("a receiver gone"),
+            _ => {}
+        }
+    }
+}
+
+fn settle(mood: &Mood, dice: &mut Dice) -> Mood {
+    if *mood != Mood::Mixed {
+        return mood.clone();
+    }
+    match dice.below(40) {
+        0..14 => Mood::Healthy(200),
+        14..20 => Mood::Slow,
+        20..25 => Mood::Failing,
+        25..30 => Mood::Busy,
+        30..32 => Mood::Hanging,
+        32..35 => Mood::Unreachable,
+        35..39 => Mood::Forgetful,
+        _ => Mood::Gone,
+    }
+}
+
+fn failure(class: ErrorClass) -> Failure {
+    Failure { class, detail: "as the plan says".to_owned() }
+}

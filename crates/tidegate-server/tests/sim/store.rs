@@ -1,0 +1,390 @@
+//! The real store behind a thin wrapper: it is slow or away at times, the process may die before and after every call,
+//! and whatever really was committed is noted.
+//!
+//! It also speaks for the dead: results of attempts that a former life had claimed turn up again later, as they would
+//! from a process that was only believed to be gone. The store must refuse every one of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::attempt::{Attempt, Phases};
+use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::retry::Next;
+use tidegate_core::schedule::Bounds;
+use tidegate_core::time::Timestamp;
+use tidegate_store::sqlite::SqliteStore;
+use tidegate_store::{
+    AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
+    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Result, RetryOutcome, Store, Trace,
+    UnitStatus,
+};
+
+use super::dice::Dice;
+use super::history::{Claimed, Fact, Histories, History, Truth};
+use super::life::Life;
+use super::spec::Content;
+
+/// The store as the product sees it.
+pub(crate) struct FaultyStore {
+    pub(crate) inner: SqliteStore,
+    pub(crate) life: Arc<Life>,
+    pub(crate) history: Histories,
+    pub(crate) dice: Mutex<Dice>,
+    /// Spans of true time in which every call fails.
+    pub(crate) outages: Vec<(i64, i64)>,
+    pub(crate) bounds: Bounds,
+    /// Claims that died with a former life and are still spoken for.
+    pub(crate) zombies: Mutex<Vec<(DeliveryNo, Claimed)>>,
+    /// Calls take a while.
+    pub(crate) is_slow: bool,
+}
+
+impl FaultyStore {
+    /// Before a call: it may take a while, fail, or never happen.
+    async fn enter(&self) -> Result<()> {
+        self.life.point().await;
+        self.dawdle().await;
+        self.life.point().await;
+        let t = self.life.t();
+        if self.outages.iter().any(|(from, to)| (*from..*to).contains(&t)) {
+            self.history.lock().reach("a store outage");
+            return Err(Error::Unavailable("the plan says so".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// After a call: it happened, and nobody may ever learn of it.
+    async fn leave(&self) {
+        self.life.point().await;
+        self.dawdle().await;
+        self.life.point().await;
+    }
+
+    async fn dawdle(&self) {
+        if !self.is_slow {
+            return;
+        }
+        let (kind, ms) = {
+            let mut dice = self.lock_dice();
+            (dice.below(10), dice.between(1, 30))
+        };
+        match kind {
+            0..5 => {}
+            5..8 => tokio::task::yield_now().await,
+            _ => self.life.clock.pause(Duration::from_millis(ms.unsigned_abs())).await,
+        }
+    }
+
+    fn lock_dice(&self) -> std::sync::MutexGuard<'_, Dice> {
+        self.dice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the word of the dead, sometimes. Says how many results must be refused.
+    fn haunt(&self, group: Arc<Group>) -> (Arc<Group>, u64) {
+        let mut zombies = self.zombies.lock().unwrap_or_else(PoisonError::into_inner);
+        if zombies.is_empty() || !self.lock_dice().percent(25) {
+            return (group, 0);
+        }
+        let (delivery, claimed) = zombies.pop().expect("there is one");
+        let mut haunted = Group::clone(&group);
+        haunted.results.push(Finished {
+            claim: Claim { delivery, token: claimed.token },
+            subscriber: claimed.subscriber,
+            lane: claimed.lane,
+            n: claimed.attempts + 1,
+            attempt: Attempt {
+                at: haunted.now,
+                status: Some(200),
+                error: None,
+                detail: String::new(),
+                phases: Phases::default(),
+                response: None,
+            },
+            next: Next::Delivered,
+        });
+        (Arc::new(haunted), 1)
+    }
+
+    fn note_commit(&self, group: &Group, committed: &Committed, haunted: u64) {
+        let t = self.life.t();
+        let mut history = self.history.lock();
+        let real = group.results.len() - usize::try_from(haunted).expect("few");
+        for finished in &group.results[..real] {
+            note_result(&mut history, self.life.no, finished);
+        }
+        if haunted > 0 {
+            history.reach("a result of a former life refused");
+        }
+        if committed.stale != haunted {
+            let text = format!("P3 {} results were refused, {haunted} should be", committed.stale);
+            history.violation(text);
+        }
+        for claim in &group.released {
+            history.claims.remove(&claim.delivery);
+        }
+        note_submissions(&mut history, group, committed, t);
+        for job in &committed.jobs {
+            let claimed = Claimed {
+                token: job.token,
+                subscriber: job.subscriber,
+                lane: job.lane,
+                attempts: job.attempts,
+            };
+            if history.claims.insert(job.delivery, claimed).is_some() {
+                history.violation(format!("P3 delivery {} was claimed twice", job.delivery));
+            }
+        }
+        if !committed.spilled.is_empty() && group.backfills.is_empty() {
+            history.reach("a queue spilled");
+        }
+        for subscriber in &committed.backfilled {
+            let version = history.version;
+            if let Some(truth) = history.subs.get_mut(subscriber) {
+                truth.backfilled = Some(version);
+            }
+            history.reach("a backfill done");
+        }
+        history.line(
+            t,
+            format_args!(
+                "commits {} results, {} releases, {} requests; claims {:?}",
+                group.results.len(),
+                group.released.len(),
+                group.submissions.len(),
+                committed.jobs.iter().map(|job| job.delivery).collect::<Vec<_>>(),
+            ),
+        );
+        self.check_memory(&mut history);
+    }
+
+    /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
+    fn check_memory(&self, history: &mut History) {
+        let Bounds { queue_jobs, refill_below, refill_jobs, .. } = self.bounds;
+        let mut held = std::collections::BTreeMap::<SubscriberNo, usize>::new();
+        for claimed in history.claims.values() {
+            *held.entry(claimed.subscriber).or_default() += 1;
+        }
+        for (subscriber, held) in held {
+            let places = history.subs[&subscriber].specs.iter().map(|(_, spec)| spec.concurrency).max();
+            let most = queue_jobs.max(refill_below + refill_jobs) + places.unwrap_or(0) as usize;
+            if held > most {
+                let text =
+                    format!("P8 {held} deliveries of subscriber {subscriber} in memory, {most} allowed");
+                history.violation(text);
+            }
+        }
+    }
+
+    fn note_change(&self, change: &Change, changed: Changed) {
+        let t = self.life.t();
+        let mut history = self.history.lock();
+        history.version = changed.version;
+        history.line(t, format_args!("configuration {} by {}", changed.version, name(change)));
+        match change {
+            Change::CreateSubscriber(new) => {
+                let spec = history.specs[&new.definition].clone();
+                let truth = Truth {
+                    id: new.id.clone(),
+                    project: new.project,
+                    specs: vec![(changed.version, spec)],
+                    specs_t: vec![t],
+                    deleted: None,
+                    active: new.active,
+                    backfill: new.backfill_from.map(Timestamp::as_ms),
+                    backfilled: None,
+                    touched: vec![t],
+                };
+                history.subs.insert(changed.no, truth);
+            }
+            Change::UpdateSubscriber { no, update, .. } => {
+                let spec = update.definition.as_ref().map(|text| history.specs[text].clone());
+                let truth = history.subs.get_mut(no).expect("only existing ones are changed");
+                if let Some(spec) = spec {
+                    truth.specs.push((changed.version, spec));
+                    truth.specs_t.push(t);
+                }
+                if let Some(active) = &update.active {
+                    truth.active = active.is_ok();
+                }
+                truth.touched.push(t);
+            }
+            Change::DeleteSubscriber { no, .. } => {
+                let truth = history.subs.get_mut(no).expect("only existing ones are deleted");
+                truth.deleted = Some(changed.version);
+                truth.touched.push(t);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn name(change: &Change) -> String {
+    match change {
+        Change::CreateSubscriber(new) => format!("creating {}", new.id),
+        Change::UpdateSubscriber { no, update, .. } => {
+            format!("changing {no}: active {:?}, definition {}", update.active, update.definition.is_some())
+        }
+        Change::DeleteSubscriber { no, .. } => format!("deleting {no}"),
+        _ => "another change".to_owned(),
+    }
+}
+
+fn note_result(history: &mut History, life: usize, finished: &Finished) {
+    let delivery = finished.claim.delivery;
+    history.claims.remove(&delivery);
+    if matches!(finished.next, Next::Exhausted(_)) {
+        history.reach("a delivery exhausted");
+    }
+    let sent = history.sends.iter_mut().rev().take_while(|sent| sent.life == life);
+    match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
+        Some(sent) => sent.recorded = Some(finished.next.clone()),
+        None => history.violation(format!("a result of delivery {delivery} that was not attempted")),
+    }
+}
+
+fn note_submissions(history: &mut History, group: &Group, committed: &Committed, t: i64) {
+    for (submission, result) in group.submissions.iter().zip(&committed.submissions) {
+        let Ok(statuses) = result else {
+            history.violation("a submission failed on its own account".to_owned());
+            continue;
+        };
+        for (routed, status) in submission.units.iter().zip(statuses) {
+            match status {
+                UnitStatus::Accepted => {}
+                UnitStatus::Duplicate => history.reach("a duplicate event"),
+                UnitStatus::Conflict => history.reach("a conflicting event"),
+            }
+            if *status != UnitStatus::Accepted {
+                continue;
+            }
+            for event in &routed.unit.events {
+                let key = (submission.project, event.source.clone(), event.id.clone());
+                let value = serde_json::from_slice(&event.body).expect("bodies are JSON");
+                let fact = Fact {
+                    key: key.clone(),
+                    content: Content::of(&value),
+                    body: event.body.clone(),
+                    version: history.version,
+                    t,
+                    now: group.now.as_ms(),
+                };
+                history.line(t, format_args!("accepts {}", event.id));
+                history.accepted.push(fact);
+                let index = history.accepted.len() - 1;
+                if history.index.insert(key, index).is_some() {
+                    history.violation(format!("P3 event {} was accepted twice", event.id));
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
+        self.enter().await?;
+        let (group, haunted) = self.haunt(group);
+        let result = self.inner.commit(Arc::clone(&group)).await;
+        match &result {
+            Ok(committed) => self.note_commit(&group, committed, haunted),
+            Err(Error::Stale { .. }) => self.history.lock().reach("a stale group rerouted"),
+            Err(_) => {}
+        }
+        drop(group);
+        self.leave().await;
+        result
+    }
+
+    async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
+        self.enter().await?;
+        let result = self.inner.change(change.clone(), now).await;
+        if let Ok(changed) = &result {
+            self.note_change(&change, *changed);
+        }
+        self.leave().await;
+        result
+    }
+
+    async fn configuration(&self, since: Version) -> Result<Configuration> {
+        self.enter().await?;
+        let result = self.inner.configuration(since).await;
+        self.leave().await;
+        result
+    }
+
+    async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {
+        self.enter().await?;
+        self.inner.due().await
+    }
+
+    async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
+        self.enter().await?;
+        let result = self.inner.retry(project, delivery, now).await;
+        if let Ok(RetryOutcome::Due { .. } | RetryOutcome::Queued) = &result {
+            let t = self.life.t();
+            let mut history = self.history.lock();
+            history.retries.push((t, delivery));
+            history.line(t, format_args!("{delivery} is retried by hand: {result:?}"));
+            history.reach(match &result {
+                Ok(RetryOutcome::Queued) => "a retry by hand queued",
+                _ => "a retry by hand",
+            });
+        }
+        self.leave().await;
+        result
+    }
+
+    async fn backfill(
+        &self,
+        subscriber: SubscriberNo,
+        limit: usize,
+    ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
+        self.enter().await?;
+        // A step may be of any size; small ones leave room for something to happen between two of them.
+        let limit = limit.min(1 + self.lock_dice().below(6));
+        let result = self.inner.backfill(subscriber, limit).await;
+        self.leave().await;
+        result
+    }
+
+    async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {
+        self.inner.events(project, filter).await
+    }
+
+    async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
+        self.inner.event(project, id).await
+    }
+
+    async fn trace(&self, project: ProjectNo, event: Seq) -> Result<Trace> {
+        self.inner.trace(project, event).await
+    }
+
+    async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>> {
+        self.inner.deliveries(project, filter).await
+    }
+
+    async fn delivery(
+        &self,
+        project: ProjectNo,
+        delivery: DeliveryNo,
+    ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
+        self.inner.delivery(project, delivery).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        self.inner.backlog().await
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.inner.incarnation()
+    }
+
+    fn salt(&self) -> &[u8] {
+        self.inner.salt()
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.inner.latest()
+    }
+}

@@ -1,0 +1,105 @@
+//! The commands, one file each, and what they share: where the API is and how to print.
+
+mod deliveries;
+mod keys;
+mod projects;
+mod resource;
+mod send;
+mod serve;
+mod sink;
+mod subscribers;
+mod trace;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+Start here:
+  tidegate serve --egress-allow 127.0.0.1/32     the server; prints an admin key when it first starts
+  tidegate sink                                  in a second terminal: a receiver, and how to subscribe it
+  tidegate send --type order.paid --source shop --data '{\"total\":12}'
+  tidegate trace <event id>                      what became of it, subscriber by subscriber
+
+Exit codes:
+  0  done
+  1  failed: the server refused it, a signature is wrong, an event conflicts
+  2  the command line is wrong
+  3  not found
+  4  not allowed: no key, a wrong key, or a role that may not do this (401, 403)
+  5  refused for now: too many requests, not ready, or unreachable (429, 503); try again later
+
+Results go to stdout: tables on a terminal, JSON otherwise or with --json. Errors go to stderr.
+NO_COLOR switches colours off.";
+
+/// Takes in events, keeps them durably, and delivers them as signed webhooks, in order and in fair turn.
+#[derive(Parser)]
+#[command(name = "tidegate", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command that talks to the API needs.
+#[derive(Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Where the API is
+    #[arg(long, global = true, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8700")]
+    pub(crate) url: String,
+    /// The API key; without it TIDEGATE_ADMIN_KEY is used
+    #[arg(long, global = true, env = "TIDEGATE_KEY", hide_env_values = true, value_name = "tgk_…")]
+    pub(crate) key: Option<String>,
+    /// The project to act on; needs the installation's admin key, other keys have a project of their own
+    #[arg(long, global = true, env = "TIDEGATE_PROJECT", value_name = "ID")]
+    pub(crate) project: Option<String>,
+    /// Print JSON, also on a terminal
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(serve::ServeArgs),
+    /// Send one event, or the events of a file
+    Send(send::SendArgs),
+    /// Receive webhooks, check their signatures, answer as told
+    Sink(sink::SinkArgs),
+    /// Check a webhook's signature and say which part is wrong
+    Verify(verify::VerifyArgs),
+    /// Show what became of an event, subscriber by subscriber
+    Trace(trace::TraceArgs),
+    /// Make, list, show, pause or delete subscribers
+    Subscribers(subscribers::SubscribersArgs),
+    /// List, show or retry deliveries
+    Deliveries(deliveries::DeliveriesArgs),
+    /// Make, list or delete API keys
+    Keys(keys::KeysArgs),
+    /// Make or list projects
+    Projects(projects::ProjectsArgs),
+}
+
+/// Runs the command that was asked for.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { globals, command } = cli;
+    match command {
+        Command::Serve(args) => serve::serve(args),
+        Command::Send(args) => block_on(send::run(args, &globals)),
+        Command::Sink(args) => block_on(sink::run(args, &globals)),
+        Command::Verify(args) => verify::run(args, &globals),
+        Command::Trace(args) => block_on(trace::run(args, &globals)),
+        Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
+        Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
+        Command::Keys(args) => block_on(keys::run(args, &globals)),
+        Command::Projects(args) => block_on(projects::run(args, &globals)),
+    }
+}
+
+/// Every command but `serve` waits for one thing at a time: one thread is enough.
+fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}

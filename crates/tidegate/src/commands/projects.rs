@@ -1,0 +1,79 @@
+//! `tidegate projects`: the tenants of an installation.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+
+use crate::commands::Globals;
+use crate::commands::resource::{Column, Page, Session};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate projects create p1
+  tidegate projects create p2 --catalog strict    events that the catalog does not know are quarantined
+  tidegate projects list
+
+These need the installation's admin key.";
+
+const COLUMNS: [Column; 3] = [("ID", "id"), ("CATALOG", "catalog"), ("CREATED", "created_at")];
+
+/// Flags of `projects`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ProjectsArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Make a project
+    Create {
+        /// Its id
+        id: String,
+        /// What happens to events that the catalog does not know
+        #[arg(long, value_enum)]
+        catalog: Option<Catalog>,
+    },
+    /// List projects
+    List {
+        #[command(flatten)]
+        page: Page,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Catalog {
+    Open,
+    Strict,
+}
+
+/// Makes or lists projects.
+pub(crate) async fn run(args: ProjectsArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
+    let mut session = Session::new(globals)?;
+    match args.verb {
+        Verb::Create { id, catalog } => create(&mut session, &id, catalog).await?,
+        Verb::List { page } => {
+            let empty = "No projects yet. Make one: tidegate projects create p1";
+            session.list(&["v1", "projects"], &[], &page, &COLUMNS, empty).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(session: &mut Session, id: &str, catalog: Option<Catalog>) -> anyhow::Result<()> {
+    let mut body = json!({"id": id});
+    match catalog {
+        Some(Catalog::Open) => body["catalog"] = "open".into(),
+        Some(Catalog::Strict) => body["catalog"] = "strict".into(),
+        None => {}
+    }
+    let answer = session.create(&["v1", "projects"], &body).await?;
+    if session.output.json {
+        return Ok(session.output.raw(&answer.body)?);
+    }
+    session.done(&format!("made {id}"))?;
+    let next = format!("Give it a key: tidegate keys create --project {id} --role publisher");
+    Ok(session.output.line(&next)?)
+}

@@ -1,0 +1,215 @@
+//! `tidegate subscribers`: who gets what, and where.
+//!
+//! Flags cover the common subscriber; `--file` takes the whole JSON of the API, so that no field is out of reach.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use crate::commands::Globals;
+use crate::commands::resource::{Column, Page, Session};
+use crate::failure::Failure;
+use crate::output::{cell, plain};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate subscribers create --name billing --to https://example.com/hook --types 'order.*'
+  tidegate subscribers create --name local --to http://127.0.0.1:8701/     needs serve --egress-allow 127.0.0.1/32
+  tidegate subscribers create --name eu --to https://example.com/eu --where \"data.country == 'DE'\"
+  tidegate subscribers create --file subscriber.json
+  tidegate subscribers list
+  tidegate subscribers pause sub_01J8ZQ4WAV       deliveries are held, in order, until `resume`";
+
+const COLUMNS: [Column; 6] = [
+    ("ID", "id"),
+    ("ACTIVE", "active"),
+    ("WHY NOT", "inactive_reason"),
+    ("NAME", "name"),
+    ("TYPES", "match.types"),
+    ("URL", "destination.url"),
+];
+
+const LINES: [Column; 11] = [
+    ("id", "id"),
+    ("name", "name"),
+    ("active", "active"),
+    ("inactive", "inactive_reason"),
+    ("destination", "destination.kind"),
+    ("url", "destination.url"),
+    ("types", "match.types"),
+    ("sources", "match.sources"),
+    ("where", "match.where"),
+    ("order by", "order.by"),
+    ("created", "created_at"),
+];
+
+/// Flags of `subscribers`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SubscribersArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Make a subscriber and print its signing secret, once
+    Create(Box<CreateArgs>),
+    /// List subscribers
+    List {
+        #[command(flatten)]
+        page: Page,
+    },
+    /// Show one subscriber
+    Get {
+        /// Its id
+        id: String,
+    },
+    /// Delete a subscriber; what it had not received is cancelled
+    Delete {
+        /// Its id
+        id: String,
+    },
+    /// Stop sending to it; deliveries are held
+    Pause {
+        /// Its id
+        id: String,
+    },
+    /// Send again, beginning with what was held
+    Resume {
+        /// Its id
+        id: String,
+    },
+}
+
+#[derive(Args)]
+struct CreateArgs {
+    /// A label
+    #[arg(long, required_unless_present = "file", conflicts_with = "file")]
+    name: Option<String>,
+    /// The webhook's address
+    #[arg(long, value_name = "URL", required_unless_present = "file", conflicts_with = "file")]
+    to: Option<String>,
+    /// Types it wants, for example order.* (repeatable, or comma separated); all when absent
+    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    types: Vec<String>,
+    /// Sources it wants (repeatable, or comma separated); all when absent
+    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    sources: Vec<String>,
+    /// A condition in CEL
+    #[arg(long = "where", value_name = "CEL", conflicts_with = "file")]
+    condition: Option<String>,
+    /// What must stay in order: none, subscriber, or an attribute such as data.order_id
+    #[arg(long, value_name = "BY", conflicts_with = "file")]
+    order_by: Option<String>,
+    /// The whole subscriber as JSON; - for stdin
+    #[arg(long, short)]
+    file: Option<String>,
+}
+
+/// Does one thing to subscribers.
+pub(crate) async fn run(args: SubscribersArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
+    let mut session = Session::new(globals)?;
+    let root = ["v1", "subscribers"];
+    match args.verb {
+        Verb::Create(args) => create(&mut session, &args).await?,
+        Verb::List { page } => {
+            let empty = "No subscribers yet. Make one: tidegate subscribers create --name local --to URL";
+            session.list(&root, &[], &page, &COLUMNS, empty).await?;
+        }
+        Verb::Get { id } => {
+            let answer = session.get(&[root[0], root[1], &id]).await?;
+            session.show(&answer, &LINES)?;
+        }
+        Verb::Delete { id } => {
+            session.confirm(Method::DELETE, &[root[0], root[1], &id], "deleted", &id).await?;
+        }
+        Verb::Pause { id } => {
+            session.confirm(Method::POST, &[root[0], root[1], &id, "pause"], "paused", &id).await?;
+        }
+        Verb::Resume { id } => {
+            session.confirm(Method::POST, &[root[0], root[1], &id, "resume"], "resumed", &id).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(session: &mut Session, args: &CreateArgs) -> anyhow::Result<()> {
+    let body = match &args.file {
+        Some(path) => from_file(path)?,
+        None => from_flags(args),
+    };
+    let answer = session.create(&["v1", "subscribers"], &body).await?;
+    if session.output.json {
+        return Ok(session.output.raw(&answer.body)?);
+    }
+    let made = answer.json()?;
+    session.done(&format!("made {}", cell(&made, "id")))?;
+    if made.get("secret").is_some() {
+        let secret = plain(&cell(&made, "secret"));
+        session.output.line(&format!(
+            "\n  {secret}\n\nIt signs every delivery and is not shown again. Check one: tidegate verify --help"
+        ))?;
+    }
+    Ok(())
+}
+
+fn from_file(path: &str) -> anyhow::Result<Value> {
+    let text = match path {
+        "-" => io::read_to_string(io::stdin()).context("can not read stdin")?,
+        path => std::fs::read_to_string(path).with_context(|| format!("can not read {path}"))?,
+    };
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("{path} is not JSON")).detail(error.to_string()).into())
+}
+
+fn from_flags(args: &CreateArgs) -> Value {
+    let mut wanted = Map::new();
+    if !args.types.is_empty() {
+        wanted.insert("types".to_owned(), json!(args.types));
+    }
+    if !args.sources.is_empty() {
+        wanted.insert("sources".to_owned(), json!(args.sources));
+    }
+    if let Some(condition) = &args.condition {
+        wanted.insert("where".to_owned(), json!(condition));
+    }
+    let mut body = json!({"name": args.name, "destination": {"kind": "webhook", "url": args.to}});
+    if !wanted.is_empty() {
+        body["match"] = Value::Object(wanted);
+    }
+    if let Some(by) = &args.order_by {
+        body["order"] = json!({ "by": by });
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_become_a_subscriber_and_absent_ones_are_left_to_the_server() {
+        let mut args = CreateArgs {
+            name: Some("local".to_owned()),
+            to: Some("http://127.0.0.1:8701/".to_owned()),
+            types: Vec::new(),
+            sources: Vec::new(),
+            condition: None,
+            order_by: None,
+            file: None,
+        };
+        let bare = json!({"name":"local","destination":{"kind":"webhook","url":"http://127.0.0.1:8701/"}});
+        assert_eq!(from_flags(&args), bare);
+        args.types = vec!["a".to_owned(), "b.*".to_owned()];
+        args.condition = Some("data.x > 1".to_owned());
+        args.order_by = Some("subscriber".to_owned());
+        let full = from_flags(&args);
+        assert_eq!(full["match"], json!({"types":["a","b.*"],"where":"data.x > 1"}));
+        assert_eq!(full["order"], json!({"by":"subscriber"}));
+    }
+}

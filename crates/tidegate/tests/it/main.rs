@@ -1,0 +1,21 @@
+//! End to end: the real binary, real sockets, real time.
+//!
+//! Every test plays a user: it starts a server on a free port with an empty folder, talks to it over HTTP, and
+//! listens where the deliveries go. Nothing sleeps: tests wait for what a receiver got, for what the process printed,
+//! or ask the API until it says what it should.
+//!
+//! `server`, `client` and `receiver` are the kit; every other file is one chapter of the promises.
+
+mod client;
+mod receiver;
+mod server;
+
+mod deliver;
+mod egress;
+mod http_edges;
+mod ingest;
+mod lifecycle;
+mod look;
+mod order;
+mod subscribers;
+mod tenants;

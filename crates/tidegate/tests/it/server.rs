@@ -1,0 +1,219 @@
+//! The real binary with a folder of its own: started, stopped, killed and started again.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, PATIENCE};
+use crate::receiver::Receiver as Hook;
+
+/// The admin key of every server that is not asked to make one.
+pub(crate) const ADMIN_KEY: &str = "tgk_e2e0000000000000000000000000000000";
+const LOOPBACK: &str = "127.0.0.0/8";
+
+/// A folder that goes when it goes.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What can not be removed lies under target/ and harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How to start it.
+#[derive(Clone, Default)]
+pub(crate) struct Setup {
+    pub(crate) egress_allow: Option<&'static str>,
+    pub(crate) listen: Option<&'static str>,
+    pub(crate) admin_key: Option<&'static str>,
+    pub(crate) master_key: Option<&'static str>,
+}
+
+impl Setup {
+    /// An admin key from the environment, and deliveries to this machine allowed.
+    pub(crate) fn usual() -> Self {
+        Self { egress_allow: Some(LOOPBACK), admin_key: Some(ADMIN_KEY), ..Self::default() }
+    }
+
+    /// As usual, but deliveries go to public addresses only.
+    pub(crate) fn guarded() -> Self {
+        Self { egress_allow: None, ..Self::usual() }
+    }
+
+    fn command(&self, folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.env_clear();
+        command.args(["serve", "--listen", self.listen.unwrap_or("127.0.0.1:0"), "--data-dir"]);
+        command.arg(folder.join("data"));
+        if let Some(range) = self.egress_allow {
+            command.args(["--egress-allow", range]);
+        }
+        let secrets = [("TIDEGATE_ADMIN_KEY", self.admin_key), ("TIDEGATE_MASTER_KEY", self.master_key)];
+        command.envs(secrets.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
+    /// Starts a server that must refuse to start; says what it printed to stderr.
+    pub(crate) fn refusal(&self, folder: &Folder) -> String {
+        let output = self.command(folder.path()).output().expect("the binary starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    }
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) folder: Folder,
+    pub(crate) address: SocketAddr,
+    process: Option<Process>,
+}
+
+struct Process {
+    child: Child,
+    /// What it prints, line by line; ends when it ends.
+    lines: Receiver<String>,
+}
+
+/// A subscriber as the API created it.
+pub(crate) struct Subscriber {
+    pub(crate) id: String,
+    pub(crate) secret: String,
+    /// `/v1/subscribers/{id}`.
+    pub(crate) path: String,
+}
+
+impl Server {
+    /// A server as usual.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&Setup::usual())
+    }
+
+    pub(crate) fn start_with(setup: &Setup) -> Self {
+        let folder = Folder::new();
+        let (process, address) = launch(setup, folder.path());
+        Self { folder, address, process: Some(process) }
+    }
+
+    /// Starts it again on the same folder, after a stop or a kill.
+    pub(crate) fn restart(&mut self, setup: &Setup) {
+        assert!(self.process.is_none(), "it still runs");
+        let (process, address) = launch(setup, self.folder.path());
+        (self.process, self.address) = (Some(process), address);
+    }
+
+    /// SIGTERM, without waiting.
+    pub(crate) fn terminate(&self) {
+        let id = self.process.as_ref().expect("it runs").child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status().expect("kill exists");
+        assert!(sent.success());
+    }
+
+    /// Waits for its end. Returns what it printed since its first line.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, Vec<String>) {
+        let mut process = self.process.take().expect("it runs");
+        let mut printed = Vec::new();
+        loop {
+            match process.lines.recv_timeout(PATIENCE) {
+                Ok(line) => printed.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end; its log:\n{}", self.log()),
+            }
+        }
+        (process.child.wait().expect("it ended"), printed)
+    }
+
+    /// A graceful stop, which must succeed. Returns what it printed since its first line.
+    pub(crate) fn stop(&mut self) -> Vec<String> {
+        self.terminate();
+        let (status, printed) = self.wait();
+        assert_eq!(status.code(), Some(0), "its log:\n{}", self.log());
+        printed
+    }
+
+    /// SIGKILL: no flush, no goodbye.
+    pub(crate) fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.child.kill().expect("killed");
+        process.child.wait().expect("ended");
+    }
+
+    /// The admin key that a first start shows.
+    pub(crate) fn printed_key(&self) -> String {
+        let lines = &self.process.as_ref().expect("it runs").lines;
+        let mut printed = std::iter::from_fn(|| lines.recv_timeout(PATIENCE).ok());
+        let line = printed.find(|line| line.contains("admin key")).expect("a key is printed");
+        line.rsplit(' ').next().expect("a last word").to_owned()
+    }
+
+    /// What it logged, all lives together.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("a log")
+    }
+
+    /// The installation's admin.
+    pub(crate) fn admin(&self) -> Client {
+        Client::stranger(self.address).with_key(ADMIN_KEY)
+    }
+
+    /// Creates a subscriber for everything, with more fields, or other ones, from `rest`.
+    #[track_caller]
+    pub(crate) fn subscribe(&self, hook: &Hook, rest: &Value) -> Subscriber {
+        self.subscribe_as(&self.admin(), hook, rest)
+    }
+
+    #[track_caller]
+    pub(crate) fn subscribe_as(&self, client: &Client, hook: &Hook, rest: &Value) -> Subscriber {
+        let mut body = json!({ "destination": { "url": hook.url() } });
+        let members = body.as_object_mut().expect("an object");
+        members.extend(rest.as_object().cloned().unwrap_or_default());
+        let created = client.post("/v1/subscribers", &body).expect(201);
+        let text = |name: &str| created[name].as_str().expect("a text").to_owned();
+        Subscriber { id: text("id"), secret: text("secret"), path: format!("/v1/subscribers/{}", text("id")) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+fn launch(setup: &Setup, folder: &Path) -> (Process, SocketAddr) {
+    let log = File::options().create(true).append(true).open(folder.join("log")).expect("a log");
+    let mut child =
+        setup.command(folder).stdout(Stdio::piped()).stderr(log).spawn().expect("the binary starts");
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let Ok(first) = lines.recv_timeout(PATIENCE) else {
+        panic!("it did not start; its log:\n{}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+    };
+    let address = first.split("http://").nth(1).and_then(|rest| rest.split(',').next());
+    let address = address.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address: {first}"));
+    (Process { child, lines }, address)
+}

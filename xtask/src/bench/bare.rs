@@ -1,0 +1,167 @@
+//! What the figures are compared with: the same work done by the bare pieces, without a product around them.
+//!
+//! A bare axum handler that parses an event and answers 202; a bare hyper client that posts deliveries; a plain
+//! rusqlite loop that inserts rows; a lone fdatasync. The first two are processes of their own, like the server.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use axum::Json;
+use axum::routing::post;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use clap::Args;
+use http::StatusCode;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+use super::histogram::Histogram;
+use super::template::{self, EVENT_BYTES};
+use crate::clock::Stopwatch;
+
+const ROWS_PER_COMMIT: u64 = 1_000;
+const SYNC_BYTES: usize = 4096;
+
+/// Serves `POST /v1/events` until it is killed; prints its port first.
+pub(crate) fn run_axum() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        println!("{}", listener.local_addr()?.port());
+        let router = axum::Router::new().route("/v1/events", post(accept));
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        Ok(axum::serve(listener, router).await?)
+    })
+}
+
+async fn accept(Json(event): Json<Value>) -> (StatusCode, Json<Value>) {
+    let result = json!({"id": event["id"], "status": "accepted"});
+    (
+        StatusCode::ACCEPTED,
+        Json(json!({"accepted": 1, "duplicates": 0, "quarantined": 0, "results": [result]})),
+    )
+}
+
+/// What the bare client posts where.
+#[derive(Args, Clone)]
+pub(crate) struct Posts {
+    #[arg(long)]
+    pub(crate) address: SocketAddr,
+    #[arg(long)]
+    pub(crate) requests: u64,
+    #[arg(long, default_value_t = 64)]
+    pub(crate) connections: u64,
+}
+
+/// Posts event bodies from one thread; prints how many per second.
+pub(crate) fn run_hyper(posts: &Posts) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let rate = LocalSet::new().block_on(&runtime, post_all(posts))?;
+    println!("{rate}");
+    Ok(())
+}
+
+async fn post_all(posts: &Posts) -> Result<f64> {
+    let left = Rc::new(Cell::new(posts.requests));
+    let watch = Stopwatch::start();
+    let mut tasks = Vec::new();
+    for _ in 0..posts.connections {
+        let stream = TcpStream::connect(posts.address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::task::spawn_local(connection);
+        tasks.push(tokio::task::spawn_local(post_some(sender, Rc::clone(&left))));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(posts.requests as f64 / watch.seconds())
+}
+
+async fn post_some(mut sender: http1::SendRequest<Full<Bytes>>, left: Rc<Cell<u64>>) -> Result<()> {
+    let body = Bytes::from(template::event());
+    while let Some(rest) = left.get().checked_sub(1) {
+        left.set(rest);
+        let request = Request::post("/bare")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(body.clone()))?;
+        let response = sender.send_request(request).await?;
+        ensure!(response.status().is_success(), "the receiver answered {}", response.status());
+        response.into_body().collect().await?;
+    }
+    Ok(())
+}
+
+/// Rows per second of a plain loop: sequential key, 500-byte payload, 1 000 per commit, as durable as the product.
+pub(crate) fn sqlite_rate(folder: &Path, rows: u64) -> Result<f64> {
+    insert_rows(
+        folder,
+        rows,
+        "CREATE TABLE row (seq INTEGER PRIMARY KEY, id BLOB, at INTEGER, payload BLOB NOT NULL)",
+    )
+}
+
+/// The same with an index on a sequential 16-byte id and one on the time.
+pub(crate) fn sqlite_indexed_rate(folder: &Path, rows: u64) -> Result<f64> {
+    insert_rows(
+        folder,
+        rows,
+        "CREATE TABLE row (seq INTEGER PRIMARY KEY, id BLOB UNIQUE, at INTEGER, payload BLOB NOT NULL);
+         CREATE INDEX row_at ON row (at)",
+    )
+}
+
+fn insert_rows(folder: &Path, rows: u64, schema: &str) -> Result<f64> {
+    let path = folder.join("plain.db");
+    let mut connection = Connection::open(&path)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.execute_batch(schema)?;
+    let payload = vec![b'x'; EVENT_BYTES];
+    let watch = Stopwatch::start();
+    let mut seq = 0_i64;
+    for _ in 0..rows / ROWS_PER_COMMIT {
+        let transaction = connection.transaction()?;
+        let mut insert = transaction.prepare_cached("INSERT INTO row VALUES (?1, ?2, ?3, ?4)")?;
+        for _ in 0..ROWS_PER_COMMIT {
+            seq += 1;
+            insert.execute((seq, i128::from(seq).to_be_bytes(), seq / 50, &payload))?;
+        }
+        drop(insert);
+        transaction.commit()?;
+    }
+    let rate = rows as f64 / watch.seconds();
+    drop(connection);
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(folder.join(format!("plain.db{suffix}"))).ok();
+    }
+    Ok(rate)
+}
+
+/// Median milliseconds of appending 4 KiB and syncing it.
+pub(crate) fn fdatasync_ms(folder: &Path, times: u32) -> Result<f64> {
+    let path = folder.join("sync");
+    let mut file = File::create(&path).context("can not create a file to sync")?;
+    let block = [7; SYNC_BYTES];
+    let mut histogram = Histogram::new();
+    for _ in 0..times {
+        let watch = Stopwatch::start();
+        file.write_all(&block)?;
+        file.sync_data()?;
+        histogram.add(u64::try_from(watch.elapsed().as_nanos())?);
+    }
+    std::fs::remove_file(path)?;
+    Ok(histogram.quantile(0.5).as_secs_f64() * 1e3)
+}

@@ -1,0 +1,85 @@
+//! `cargo xtask bench`: how fast the product is, as shares of what the same machine does without it.
+//!
+//! Builds the product and itself in release, then goes on as the release build: generator, receiver and server are
+//! three processes on the same cores, talking over loopback. Reads `/proc`, so it needs Linux. Numbers of different
+//! machines can not be compared; ratios of one run can.
+
+pub(crate) mod bare;
+mod figures;
+pub(crate) mod generator;
+mod histogram;
+mod process;
+pub(crate) mod receiver;
+mod stage;
+mod table;
+mod template;
+pub(crate) mod wire;
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use self::figures::FIGURES;
+use self::stage::Stage;
+use crate::cargo::{self, Profile};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Small counts: shows that everything works, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// Write the figures to this file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A built binary to measure instead of a fresh release build
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// e2e1, e2e5, ingest, batch, backlog, latency, idle or waiting; all without a name
+    names: Vec<String>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let unknown = bench.names.iter().find(|name| !FIGURES.iter().any(|(known, _)| known == name));
+    if let Some(unknown) = unknown {
+        let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+        bail!("there is no figure `{unknown}`; there are {}", known.join(", "));
+    }
+    if cfg!(debug_assertions) {
+        return go_on_in_release(bench);
+    }
+    let binary = match &bench.binary {
+        Some(binary) => binary.clone(),
+        None => cargo::build(&["tidegate"], Profile::Release)?.join("tidegate"),
+    };
+    measure(bench, &binary)
+}
+
+fn measure(bench: &Bench, binary: &std::path::Path) -> Result<()> {
+    let mut stage = Stage::new(binary, bench.quick)?;
+    let mut rows = Vec::new();
+    for (name, figure) in FIGURES {
+        if bench.names.is_empty() || bench.names.iter().any(|wanted| wanted == name) {
+            println!("measuring {name}");
+            rows.extend(figure(&mut stage).with_context(|| format!("figure {name}"))?);
+        }
+    }
+    println!();
+    table::print(&rows);
+    match &bench.json {
+        Some(path) => table::write_json(&rows, path),
+        None => Ok(()),
+    }
+}
+
+/// A debug build of the generator would measure itself: hand over to the release build of this same command.
+fn go_on_in_release(bench: &Bench) -> Result<()> {
+    let packages: &[&str] = if bench.binary.is_some() { &["xtask"] } else { &["xtask", "tidegate"] };
+    let folder = cargo::build(packages, Profile::Release)?;
+    let failure = Command::new(folder.join("xtask")).args(std::env::args_os().skip(1)).exec();
+    Err(failure).context("can not start the release build of xtask")
+}

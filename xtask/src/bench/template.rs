@@ -1,0 +1,125 @@
+//! The request that the generator sends: built once, then only its ids and times are overwritten in place.
+//!
+//! An event is exactly 500 bytes of JSON with a random id shaped like a version 4 UUID, and `data.at`, the
+//! nanoseconds since 1970 at which it was sent, from which the receiver computes how long it was under way.
+
+use crate::prng::Prng;
+
+/// Bytes of one event as sent.
+pub(crate) const EVENT_BYTES: usize = 500;
+/// What comes before the time in an event, and in the delivery made of it.
+pub(crate) const TIME_MARK: &[u8] = b"\"at\":";
+/// Digits of the nanoseconds since 1970, until the year 2286.
+pub(crate) const TIME_DIGITS: usize = 19;
+
+const ID_BLANK: &str = "00000000-0000-4000-8000-000000000000";
+const TIME_BLANK: &str = "1000000000000000000";
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// A request and where to write into it.
+pub(crate) struct Template {
+    bytes: Vec<u8>,
+    /// Start of the id and of the time of each event.
+    places: Vec<(usize, usize)>,
+}
+
+impl Template {
+    /// A POST of `batch` events: one object, or an array when there are several.
+    pub(crate) fn new(path: &str, key: &str, batch: usize) -> Self {
+        let event = event();
+        let body = if batch == 1 { event } else { format!("[{}]", vec![event; batch].join(",")) };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let places = find_all(&body, ID_BLANK).zip(find_all(&body, TIME_BLANK));
+        let places = places.map(|(id, time)| (head.len() + id, head.len() + time)).collect();
+        Self { bytes: [head, body].concat().into_bytes(), places }
+    }
+
+    /// Fresh ids and the given time, then the bytes to send.
+    pub(crate) fn fill(&mut self, prng: &mut Prng, nanos: u64) -> &[u8] {
+        let time = nanos.to_string();
+        for &(id, at) in &self.places {
+            write_id(&mut self.bytes[id..id + ID_BLANK.len()], prng);
+            self.bytes[at..at + TIME_DIGITS].copy_from_slice(time.as_bytes());
+        }
+        &self.bytes
+    }
+}
+
+/// One event with a blank id and time.
+pub(crate) fn event() -> String {
+    let open = format!(
+        r#"{{"id":"{ID_BLANK}","source":"bench","type":"order.paid","subject":"order/1","data":{{"at":{TIME_BLANK},"text":""#
+    );
+    let close = r#""}}"#;
+    let filling = "abcdefghij".chars().cycle().take(EVENT_BYTES - open.len() - close.len());
+    format!("{open}{}{close}", filling.collect::<String>())
+}
+
+/// The time inside an event or a delivery, if there is one.
+pub(crate) fn sent_at(body: &[u8]) -> Option<u64> {
+    let mark = body.windows(TIME_MARK.len()).position(|window| window == TIME_MARK)?;
+    let digits = body.get(mark + TIME_MARK.len()..)?.get(..TIME_DIGITS)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Overwrites all digits of an id except the two that mark its version.
+fn write_id(id: &mut [u8], prng: &mut Prng) {
+    let mut bits = 0;
+    let mut left = 0;
+    for (index, digit) in id.iter_mut().enumerate() {
+        if matches!(index, 8 | 13 | 14 | 18 | 19 | 23) {
+            continue;
+        }
+        if left == 0 {
+            bits = prng.next();
+            left = 16;
+        }
+        *digit = HEX[(bits & 15) as usize];
+        bits >>= 4;
+        left -= 1;
+    }
+}
+
+fn find_all<'a>(text: &'a str, needle: &'a str) -> impl Iterator<Item = usize> + 'a {
+    text.match_indices(needle).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::{EVENT_BYTES, Template, event, sent_at};
+    use crate::prng::Prng;
+
+    fn body(request: &[u8]) -> Value {
+        let end = request.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+        serde_json::from_slice(&request[end..]).expect("a body")
+    }
+
+    #[test]
+    fn an_event_has_500_bytes_and_carries_its_time() {
+        assert_eq!(event().len(), EVENT_BYTES);
+        let mut template = Template::new("/v1/events", "tgk_x", 1);
+        let request = template.fill(&mut Prng::new(1), 1_790_000_000_123_456_789);
+        assert_eq!(sent_at(request), Some(1_790_000_000_123_456_789));
+        assert_eq!(body(request)["data"]["at"], 1_790_000_000_123_456_789_u64);
+    }
+
+    #[test]
+    fn every_event_of_every_request_has_its_own_id() {
+        let mut template = Template::new("/v1/events", "tgk_x", 50);
+        let mut prng = Prng::new(1);
+        let mut ids = BTreeSet::new();
+        for _ in 0..20 {
+            let batch = body(template.fill(&mut prng, 1_790_000_000_123_456_789));
+            ids.extend(batch.as_array().expect("an array").iter().map(|event| event["id"].to_string()));
+        }
+        assert_eq!(ids.len(), 1000);
+    }
+}

@@ -1,0 +1,101 @@
+//! `cargo xtask test`: everything a change must pass, in the order in which failing is cheapest.
+//!
+//! Each step has a heading and a time; the first failing step ends the run. What a machine lacks is said, never
+//! passed over in silence: a missing verifier fails the run where `CI=true`.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::cargo;
+use crate::clock::Stopwatch;
+use crate::{sim, tidy, verifiers};
+
+/// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
+const SIM_SEEDS: u64 = 1_000;
+
+/// One step: its name and what it does. The answer is a remark for the table.
+struct Step {
+    name: &'static str,
+    work: fn() -> Result<String>,
+}
+
+const STEPS: [Step; 7] = [
+    Step { name: "format", work: format },
+    Step { name: "clippy", work: clippy },
+    Step { name: "tidy", work: house_rules },
+    Step { name: "tests", work: tests },
+    Step { name: "simulation", work: simulation },
+    Step { name: "verifiers", work: public_verifiers },
+    Step { name: "dependencies", work: dependencies },
+];
+
+/// Runs all steps and prints a table of them.
+pub(crate) fn run() -> Result<()> {
+    let whole = Stopwatch::start();
+    let mut table = Vec::new();
+    let mut failure = None;
+    for step in STEPS {
+        println!("\n== {} ==", step.name);
+        let watch = Stopwatch::start();
+        let outcome = (step.work)();
+        let (verdict, remark) = match &outcome {
+            Ok(remark) => ("ok", remark.clone()),
+            Err(error) => ("FAILED", format!("{error:#}")),
+        };
+        table.push(format!("{:<14} {verdict:<7} {:>7.1} s  {remark}", step.name, watch.seconds()));
+        if let Err(error) = outcome {
+            failure = Some(error);
+            break;
+        }
+    }
+    println!("\n== summary ==");
+    for line in &table {
+        println!("{line}");
+    }
+    println!("{:<14} {:<7} {:>7.1} s", "all", "", whole.seconds());
+    match failure {
+        None => Ok(()),
+        Some(_) => bail!("{} of {} steps passed", table.len() - 1, STEPS.len()),
+    }
+}
+
+fn format() -> Result<String> {
+    cargo::run(&["fmt", "--all", "--check"])?;
+    Ok(String::new())
+}
+
+fn clippy() -> Result<String> {
+    cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    Ok(String::new())
+}
+
+fn house_rules() -> Result<String> {
+    tidy::run()?;
+    Ok(String::new())
+}
+
+fn tests() -> Result<String> {
+    let tally = cargo::test(&["test", "--workspace"], &[])?;
+    Ok(format!("{} tests passed", tally.passed))
+}
+
+fn simulation() -> Result<String> {
+    sim::run(SIM_SEEDS, 0)?;
+    Ok(format!("{SIM_SEEDS} seeds"))
+}
+
+fn public_verifiers() -> Result<String> {
+    verifiers::run(None)
+}
+
+/// Licences, advisories and sources need cargo-deny; what must never be in the tree is part of tidy.
+fn dependencies() -> Result<String> {
+    let version = Command::new("cargo-deny").arg("--version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        println!("note: cargo-deny is not installed; the lock file was checked by tidy, deny.toml was not");
+        return Ok("cargo-deny is not installed: only the lock file was checked".to_owned());
+    }
+    cargo::run(&["deny", "check"])?;
+    Ok("cargo deny check".to_owned())
+}
