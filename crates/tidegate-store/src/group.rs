@@ -182,3 +182,16 @@ pub struct Committed {
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
 }
+
+impl Committed {
+    /// Adds what a later part of the same group, or a later group, did.
+    pub(crate) fn absorb(&mut self, later: Self) {
+        self.submissions.extend(later.submissions);
+        self.jobs.extend(later.jobs);
+        self.spilled.extend(later.spilled);
+        self.postponed.extend(later.postponed);
+        self.refilled.extend(later.refilled);
+        self.backfilled.extend(later.backfilled);
+        self.stale += later.stale;
+    }
+}

@@ -8,6 +8,15 @@ CREATE TABLE meta (
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- The last transaction: its number tells whether a commit that reported an error is there all the same, its time is
+-- the earliest a clock may start from.
+CREATE TABLE commits (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    no   INTEGER NOT NULL,
+    at   INTEGER NOT NULL
+) STRICT;
+INSERT INTO commits VALUES (1, 0, 0);
+
 CREATE TABLE projects (
     no         INTEGER PRIMARY KEY,
     id         TEXT NOT NULL,

@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tidegate_core::id::SubscriberNo;
 
 use super::dedupe::{Dedupe, Delta};
 use super::lanes::Backfilling;
-use super::{Writer, deliveries, events, failed};
-use crate::{Committed, Error, Group, Result, Room, Submission, UnitStatus};
+use super::{Writer, deliveries, events, failed, stamp};
+use crate::{Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
 pub(super) struct Context<'a> {
@@ -35,75 +35,111 @@ impl Context<'_> {
     }
 }
 
-pub(super) fn commit(writer: &mut Writer, group: &Arc<Group>) -> Result<Committed> {
+pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
     if !group.submissions.is_empty() && group.version != writer.version {
         return Err(Error::Stale { routed: group.version, current: writer.version });
     }
-    match run(writer, group, &group.submissions) {
-        Err(error) if is_storage_fault(&error) => {
-            writer.reopen()?;
-            Err(failed(error))
-        }
-        Err(error) if group.submissions.is_empty() => Err(failed(error)),
-        Err(_) => one_by_one(writer, group),
-        Ok(committed) => Ok(committed),
-    }
-}
-
-/// Some submission can not be written. Everything else goes first, then each submission on its own.
-fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
-    let mut all = run(writer, group, &[]).map_err(failed)?;
-    let bare = Group { now: group.now, version: group.version, room: group.room.clone(), ..Group::default() };
-    for submission in &group.submissions {
-        match run(writer, &bare, std::slice::from_ref(submission)) {
-            Err(error) => all.submissions.push(Err(failed(error))),
-            Ok(mut one) => {
-                all.submissions.append(&mut one.submissions);
-                all.jobs.append(&mut one.jobs);
-                all.spilled.append(&mut one.spilled);
-            }
-        }
-    }
+    let committed = match run(writer, group, group.room.clone()) {
+        Ok((committed, _)) => committed,
+        Err(error) if group.submissions.is_empty() || is_storage_fault(&error) => return Err(failed(error)),
+        Err(_) => one_by_one(writer, group)?,
+    };
+    let mut all = std::mem::take(&mut writer.owed);
+    all.absorb(committed);
     Ok(all)
 }
 
-fn run(writer: &mut Writer, group: &Group, submissions: &[Submission]) -> rusqlite::Result<Committed> {
+/// Some submission can not be written: each goes alone, after what comes before them and before the refills, whose
+/// answers speak of what all of them left in the store.
+fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
+    let bare = || Group { now: group.now, version: group.version, ..Group::default() };
+    let first = Group {
+        results: group.results.clone(),
+        released: group.released.clone(),
+        backfills: group.backfills.clone(),
+        ..bare()
+    };
+    let (mut all, mut room) = run(writer, &first, group.room.clone()).map_err(failed)?;
+    // From here on something is written: what fails is told where it belongs, never instead of what did not.
+    for submission in &group.submissions {
+        let alone = Group { submissions: vec![submission.clone()], ..bare() };
+        match run_after_faults(writer, &alone, &room) {
+            Err(error) => all.submissions.push(Err(error)),
+            Ok((one, left)) => {
+                all.absorb(one);
+                room = left;
+            }
+        }
+    }
+    let last = Group { refills: group.refills.clone(), ..bare() };
+    match run_after_faults(writer, &last, &room) {
+        Ok((refilled, _)) => all.absorb(refilled),
+        Err(_) => all.refilled.extend(group.refills.iter().map(|refill| Refilled {
+            subscriber: refill.subscriber,
+            drained: false,
+            next_due: Some(group.now),
+        })),
+    }
+    all.spilled.sort_unstable();
+    all.spilled.dedup();
+    Ok(all)
+}
+
+fn run_after_faults(writer: &mut Writer, group: &Group, room: &Room) -> Result<(Committed, Room)> {
+    writer.recover()?;
+    run(writer, group, room.clone()).map_err(failed)
+}
+
+/// Writes a group; what is left of the room comes back with what it did.
+fn run(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<(Committed, Room)> {
+    let result = transact(writer, group, room);
+    writer.is_suspect |= result.as_ref().is_err_and(is_storage_fault);
+    result
+}
+
+fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<(Committed, Room)> {
     let dedupe = Arc::clone(&writer.dedupe);
     let mut dedupe = dedupe.lock().unwrap_or_else(PoisonError::into_inner);
-    let first_no = writer.next_no;
-    writer.conn.execute_batch("BEGIN IMMEDIATE")?;
+    let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
     let mut context = Context {
-        conn: &writer.conn,
+        conn: &tx,
         group,
         incarnation: writer.incarnation,
         backfilling: writer.backfilling.clone(),
-        room: group.room.clone(),
-        next_no: first_no,
+        room,
+        next_no: writer.next_no,
         spilled: BTreeSet::new(),
         out: Committed::default(),
         delta: Delta::default(),
     };
-    if let Err(error) = write(&mut context, &dedupe, submissions) {
-        // The first error is the one to report; a failed rollback only repeats it.
-        let _ = writer.conn.execute_batch("ROLLBACK");
+    write(&mut context, &dedupe)?;
+    let no = stamp(&tx, group.now)?;
+    let Context { mut out, delta, spilled, next_no, backfilling, room, .. } = context;
+    out.spilled = spilled.into_iter().collect();
+    if let Err(error) = (writer.end)(tx)
+        && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
+    {
         return Err(error);
-    }
-    let witness = witness(&context, first_no);
-    let Context { mut out, delta, spilled, next_no, backfilling, .. } = context;
-    if let Err(error) = writer.conn.execute_batch("COMMIT") {
-        let _ = writer.conn.execute_batch("ROLLBACK");
-        if !is_storage_fault(&error) || !is_committed(writer, &witness)? {
-            return Err(error);
-        }
     }
     writer.next_no = next_no;
     writer.backfilling = backfilling;
     dedupe.apply(delta);
-    out.spilled = spilled.into_iter().collect();
-    Ok(out)
+    Ok((out, room))
 }
 
-fn write(context: &mut Context<'_>, dedupe: &Dedupe, submissions: &[Submission]) -> rusqlite::Result<()> {
+/// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found
+/// out before anything else is written, and what the group would have handed over is kept until then.
+fn is_there(writer: &mut Writer, no: i64, out: &mut Committed) -> bool {
+    match writer.reopen().and_then(|()| writer.last_commit()) {
+        Ok(last) => last == no,
+        Err(_) => {
+            writer.doubt = Some((no, std::mem::take(out)));
+            false
+        }
+    }
+}
+
+fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     let group = context.group;
     for finished in &group.results {
         deliveries::finish(context, finished)?;
@@ -114,7 +150,7 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe, submissions: &[Submission])
     for step in &group.backfills {
         deliveries::backfill(context, step)?;
     }
-    for submission in submissions {
+    for submission in &group.submissions {
         let statuses = submit(context, dedupe, submission)?;
         context.out.submissions.push(Ok(statuses));
     }
@@ -169,48 +205,4 @@ fn is_storage_fault(error: &rusqlite::Error) -> bool {
                 | ErrorCode::ReadOnly
         )
     )
-}
-
-/// Something only this group wrote, by which a commit of unknown outcome is recognised.
-enum Witness {
-    /// An event or delivery with this number.
-    Row(i64),
-    /// This attempt at this delivery.
-    Attempt(i64, u32),
-    /// This claim.
-    Claim(i64, u32),
-    /// Nothing that would be wrong to write twice.
-    None,
-}
-
-fn witness(context: &Context<'_>, first_no: i64) -> Witness {
-    if context.next_no > first_no {
-        return Witness::Row(first_no);
-    }
-    if let Some(finished) = context.group.results.first() {
-        return Witness::Attempt(finished.claim.delivery, finished.n);
-    }
-    context.out.jobs.first().map_or(Witness::None, |job| Witness::Claim(job.delivery, job.token))
-}
-
-/// Whether a commit that reported an error is there all the same.
-fn is_committed(writer: &mut Writer, witness: &Witness) -> rusqlite::Result<bool> {
-    if writer.reopen().is_err() {
-        return Ok(false);
-    }
-    let (sql, a, b) = match *witness {
-        Witness::Row(no) => (
-            "SELECT 1 FROM events WHERE seq = ?1 UNION ALL SELECT 1 FROM deliveries WHERE id = ?1 AND ?2 = 0",
-            no,
-            0,
-        ),
-        Witness::Attempt(delivery, n) => {
-            ("SELECT 1 FROM attempts WHERE delivery = ?1 AND n = ?2", delivery, n)
-        }
-        Witness::Claim(delivery, token) => {
-            ("SELECT 1 FROM deliveries WHERE id = ?1 AND claims = ?2", delivery, token)
-        }
-        Witness::None => return Ok(false),
-    };
-    Ok(writer.conn.query_row(sql, params![a, b], |_| Ok(())).optional()?.is_some())
 }

@@ -5,7 +5,7 @@ use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
 
-use super::{Writer, failed};
+use super::{Writer, failed, stamp};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSubscriber, ProjectRow, Result, SubscriberRow,
     SubscriberUpdate,
@@ -17,6 +17,7 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
     let tx = writer.conn.transaction().map_err(failed)?;
     let no = apply(&tx, change, version, last, now)?;
     tx.execute("UPDATE meta SET value = ?1 WHERE name = 'version'", [version]).map_err(failed)?;
+    stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     writer.version = version;
     match change {
@@ -181,7 +182,7 @@ fn update_subscriber(
                 no,
                 version,
                 update.definition,
-                update.active.as_ref().map(|active| active.is_ok()),
+                update.active.as_ref().map(std::result::Result::is_ok),
                 update.active.as_ref().and_then(|active| active.as_ref().err()),
             ],
         )

@@ -50,8 +50,8 @@ where
 }
 
 /// Opens the writing connection and makes sure that a commit is on disk when it returns.
-pub(super) fn open_writer(path: &Path) -> Result<Connection> {
-    let conn = Connection::open(path).map_err(failed)?;
+pub(super) fn open_writer(path: &Path, flags: OpenFlags) -> Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     let setting = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, rusqlite::types::Value>(0));
     setting(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")).map_err(failed)?;
     setting("PRAGMA journal_mode = WAL").map_err(failed)?;

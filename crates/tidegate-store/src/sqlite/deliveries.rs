@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::retry::Next;
@@ -10,7 +11,7 @@ use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
-use super::{Writer, lanes};
+use super::{Writer, lanes, stamp};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row; see the schema.
@@ -122,7 +123,7 @@ fn insert_attempt(conn: &Connection, finished: &Finished) -> rusqlite::Result<()
         finished.n,
         attempt.at.as_ms(),
         attempt.status,
-        attempt.error.map(|class| class.name()),
+        attempt.error.map(ErrorClass::name),
         attempt.detail,
         attempt.phases.dns_us,
         attempt.phases.connect_us,
@@ -312,6 +313,7 @@ pub(super) fn retry(
         None => Some(delivery),
         Some(lane) => lanes::make_next_due(&tx, &writer.backfilling, row.subscriber, lane, now)?,
     };
+    stamp(&tx, now)?;
     tx.commit()?;
     let is_due = due == Some(delivery);
     Ok(if is_due { RetryOutcome::Due { subscriber: row.subscriber } } else { RetryOutcome::Queued })

@@ -17,10 +17,10 @@ mod read;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, Transaction, params};
 use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
@@ -60,9 +60,24 @@ struct Writer {
     next_no: i64,
     /// Subscribers whose backfill is under way, and how far it has come.
     backfilling: Backfilling,
+    /// A storage fault was met: the file is opened anew before anything else is written.
+    is_suspect: bool,
+    /// A group whose COMMIT failed and that could not be looked for: its number, and what it would hand over.
+    doubt: Option<(i64, Committed)>,
+    /// What such a group does hand over, with the next one, when it turned out to be there.
+    owed: Committed,
+    /// How a transaction ends; a test lets it fail here.
+    end: fn(Transaction<'_>) -> rusqlite::Result<()>,
+}
+
+/// Numbers a transaction and keeps its time, see the schema.
+fn stamp(conn: &Connection, now: Timestamp) -> rusqlite::Result<i64> {
+    conn.prepare_cached("UPDATE commits SET no = no + 1, at = max(at, ?1) RETURNING no")?
+        .query_row([now.as_ms()], |row| row.get(0))
 }
 
 /// An error of SQLite, as the caller sees it.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` asks for")]
 fn failed(error: rusqlite::Error) -> Error {
     Error::Unavailable(error.to_string())
 }
@@ -74,7 +89,7 @@ impl SqliteStore {
             .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
         let lock = lock(dir)?;
         let path = dir.join("tidegate.db");
-        let conn = db::open_writer(&path)?;
+        let conn = db::open_writer(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         migrate(&conn)?;
         let mut writer = Writer::start(conn, path.clone(), salt, now)?;
         let latest = writer.latest().map_err(failed)?;
@@ -96,7 +111,13 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        db::call(self.calls, &self.writer, work).await
+        let run = move |writer: &mut Writer| {
+            writer.recover()?;
+            let result = work(writer);
+            writer.is_suspect |= matches!(result, Err(Error::Unavailable(_)));
+            result
+        };
+        db::call(self.calls, &self.writer, run).await
     }
 }
 
@@ -167,6 +188,10 @@ impl Writer {
             version: 0,
             next_no: 0,
             backfilling: Backfilling::new(),
+            is_suspect: false,
+            doubt: None,
+            owed: Committed::default(),
+            end: |tx| tx.commit(),
         };
         writer.read_counters().map_err(failed)?;
         Ok(writer)
@@ -189,20 +214,12 @@ impl Writer {
         self.conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
     }
 
-    /// The last instant anything here was written at, as far as the newest rows tell.
+    fn last_commit(&self) -> Result<i64> {
+        self.conn.query_row("SELECT no FROM commits", [], |row| row.get(0)).map_err(failed)
+    }
+
     fn latest(&self) -> rusqlite::Result<Timestamp> {
-        let newest = [
-            "SELECT accepted_at FROM events ORDER BY seq DESC LIMIT 1",
-            "SELECT created_at FROM deliveries ORDER BY id DESC LIMIT 1",
-            "SELECT at FROM attempts ORDER BY delivery DESC, n DESC LIMIT 1",
-        ];
-        let mut latest = Timestamp::from_ms(0);
-        for sql in newest {
-            if let Some(ms) = self.conn.query_row(sql, [], |row| row.get(0)).optional()? {
-                latest = latest.max(Timestamp::from_ms(ms));
-            }
-        }
-        Ok(latest)
+        self.conn.query_row("SELECT at FROM commits", [], |row| row.get(0).map(Timestamp::from_ms))
     }
 
     /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
@@ -219,15 +236,34 @@ impl Writer {
                 lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
             }
         }
+        stamp(&tx, now)?;
         tx.commit()
     }
 
-    /// After an I/O error the connection's view of the file can not be trusted: close it and look again.
-    fn reopen(&mut self) -> Result<()> {
-        let conn = db::open_writer(&self.path)?;
-        self.conn = conn;
-        self.version = self.meta("version").map_err(failed)?;
+    /// After a storage fault neither the connection's nor memory's view of the file can be trusted: look again.
+    fn recover(&mut self) -> Result<()> {
+        if !self.is_suspect {
+            return Ok(());
+        }
+        self.reopen()?;
+        let last = self.last_commit()?;
+        if let Some((no, mut found)) = self.doubt.take()
+            && no == last
+        {
+            let known = Dedupe::load(&self.conn).map_err(failed)?;
+            *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
+            // Whoever waited for an answer has been told that it failed, and asks again.
+            found.submissions.clear();
+            found.refilled.clear();
+            self.owed.absorb(found);
+        }
+        self.is_suspect = false;
         Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<()> {
+        self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        self.read_counters().map_err(failed)
     }
 }
 
