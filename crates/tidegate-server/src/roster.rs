@@ -13,7 +13,7 @@ use http::HeaderMap;
 use tidegate_core::egress::{Policy, Url};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
-use tidegate_core::route::{Router, Stored, Subscriber};
+use tidegate_core::route::{Router, Subscriber};
 use tidegate_core::schedule::Terms;
 use tidegate_core::seal::Sealer;
 use tidegate_core::sign::Signer;
@@ -229,16 +229,8 @@ impl Rosters {
         let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
         let headers =
             webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
-        let stored = Stored {
-            no: row.no,
-            project: row.project,
-            id: row.id,
-            version: row.version,
-            created_version: row.created_version,
-            active: row.active,
-            definition,
-        };
-        let rule = Subscriber::compile(stored).map_err(|problem| problem.to_string())?;
+        let rule = Subscriber::compile(row.no, row.project, row.id, definition)
+            .map_err(|problem| problem.to_string())?;
         let limits = &rule.definition.limits;
         Ok(Endpoint {
             created_at: row.created_at,
