@@ -53,6 +53,12 @@ impl Subscriber {
         Ok(Self { no, project, id, definition, condition })
     }
 
+    /// The same subscriber with a condition that is compiled already.
+    #[cfg(test)]
+    pub(super) fn with_condition(self, condition: Option<Condition>) -> Self {
+        Self { condition, ..self }
+    }
+
     /// Whether the event is for this subscriber and, if so, its lane. [`Self::judge`] without the words.
     pub fn matches(&self, view: &View<'_>) -> Option<Option<Lane>> {
         let wanted = any(&self.definition.matching.types, &view.event.type_name)
