@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_taken_id_is_a_conflict,
         what_is_not_there_is_not_found,
         what_is_foreign_is_not_found,
+        the_order_changes_only_when_nothing_is_unfinished,
         pausing_holds_and_resuming_lets_go,
         deleting_cancels,
         the_configuration_survives_a_restart,
@@ -226,6 +227,23 @@ async fn what_is_foreign_is_not_found(bench: Bench) {
     is_not_found(&bench, delete_key(other, "k")).await;
     let configuration = bench.store().configuration(0).await.unwrap();
     assert!(!configuration.subscribers[0].deleted && configuration.keys.len() == 1);
+}
+
+async fn the_order_changes_only_when_nothing_is_unfinished(bench: Bench) {
+    let (no, other) = (bench.subscriber("s").await, bench.subscriber("other").await);
+    let reorder = |project| {
+        let update = SubscriberUpdate { reorders: true, ..Default::default() };
+        Change::UpdateSubscriber { project, no, update }
+    };
+    bench.change(reorder(PROJECT)).await;
+    bench.send([draft("1").to(no).to(other), draft("2").lane(no, 1)]).await;
+    conflicts(&bench, reorder(PROJECT)).await;
+    let jobs = bench.claim_all(no).await;
+    bench.deliver(&jobs[0]).await;
+    conflicts(&bench, reorder(PROJECT)).await;
+    is_not_found(&bench, reorder(PROJECT + 1)).await;
+    bench.exhaust(&jobs[1]).await;
+    bench.change(reorder(PROJECT)).await;
 }
 
 async fn pausing_holds_and_resuming_lets_go(bench: Bench) {

@@ -1,6 +1,6 @@
 //! Projects, keys and subscribers: few rows, changed seldom, each change one version.
 
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
@@ -50,12 +50,17 @@ fn count(tx: &Transaction<'_>, sql: &str, project: ProjectNo) -> Result<usize> {
     tx.query_row(sql, [project], |row| row.get(0)).map_err(failed)
 }
 
+fn is_there(tx: &Transaction<'_>, sql: &str, values: impl Params) -> Result<bool> {
+    tx.prepare(sql).and_then(|mut statement| statement.exists(values)).map_err(failed)
+}
+
+fn check_project(tx: &Transaction<'_>, no: ProjectNo) -> Result<()> {
+    let living = "SELECT 1 FROM projects WHERE no = ?1 AND deleted_at IS NULL";
+    if is_there(tx, living, [no])? { Ok(()) } else { Err(Error::NotFound) }
+}
+
 fn create_project(tx: &Transaction<'_>, id: &str, now: Timestamp) -> Result<i64> {
-    let taken = tx
-        .prepare("SELECT 1 FROM projects WHERE id = ?1 AND deleted_at IS NULL")
-        .and_then(|mut statement| statement.exists([id]))
-        .map_err(failed)?;
-    if taken {
+    if is_there(tx, "SELECT 1 FROM projects WHERE id = ?1 AND deleted_at IS NULL", [id])? {
         return Err(Error::Conflict(format!("the project {id} exists already")));
     }
     if count(tx, "SELECT count(*) FROM projects WHERE deleted_at IS NULL AND no <> ?1", 0)? >= PROJECTS_MAX {
@@ -82,14 +87,22 @@ fn delete_project(tx: &Transaction<'_>, no: ProjectNo, now: Timestamp) -> Result
 }
 
 fn create_key(tx: &Transaction<'_>, new: &NewKey, now: Timestamp) -> Result<i64> {
+    if is_there(tx, "SELECT 1 FROM keys WHERE hash = ?1", [&new.hash])? {
+        return Ok(new.project);
+    }
+    if new.project != 0 {
+        check_project(tx, new.project)?;
+    }
+    if is_there(tx, "SELECT 1 FROM keys WHERE project = ?1 AND id = ?2", params![new.project, new.id])? {
+        return Err(Error::Conflict(format!("the key {} exists already", new.id)));
+    }
     if count(tx, "SELECT count(*) FROM keys WHERE project = ?1", new.project)? >= KEYS_PER_PROJECT_MAX {
         return Err(Error::Conflict(format!(
             "a project has at most {KEYS_PER_PROJECT_MAX} keys: delete unused ones"
         )));
     }
     tx.execute(
-        "INSERT INTO keys (project, id, role, name, prefix, hash, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (hash) DO NOTHING",
+        "INSERT INTO keys (project, id, role, name, prefix, hash, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![new.project, new.id, new.role, new.name, new.prefix, new.hash, now.as_ms()],
     )
     .map_err(failed)?;
@@ -110,6 +123,11 @@ fn create_subscriber(
     last: i64,
     now: Timestamp,
 ) -> Result<i64> {
+    check_project(tx, new.project)?;
+    if is_there(tx, "SELECT 1 FROM subscribers WHERE project = ?1 AND id = ?2", params![new.project, new.id])?
+    {
+        return Err(Error::Conflict(format!("the subscriber {} exists already, or once did", new.id)));
+    }
     let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
     if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {
         return Err(Error::Conflict(format!(
@@ -164,13 +182,6 @@ fn update_subscriber(
     update: &SubscriberUpdate,
     version: Version,
 ) -> Result<i64> {
-    if update.reorders && super::deliveries::any_unfinished(tx, no).map_err(failed)? {
-        return Err(Error::Conflict(
-            "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
-             have ended, or delete this subscriber and create another"
-                .into(),
-        ));
-    }
     let changed = tx
         .execute(
             "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),
@@ -189,6 +200,13 @@ fn update_subscriber(
         .map_err(failed)?;
     if changed == 0 {
         return Err(Error::NotFound);
+    }
+    if update.reorders && super::deliveries::any_unfinished(tx, no).map_err(failed)? {
+        return Err(Error::Conflict(
+            "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
+             have ended, or delete this subscriber and create another"
+                .into(),
+        ));
     }
     if let Some(definition) = &update.definition {
         remember(tx, project, no, version, Some(definition))?;

@@ -151,7 +151,7 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
     trace.rules = conn
         .prepare_cached(
             "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL
-             FROM subscribers s JOIN events e ON e.seq = ?1
+             FROM subscribers s JOIN events e ON e.seq = ?1 AND e.project = s.project
              LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
                 (SELECT max(w.version) FROM subscriber_versions w
                  WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
