@@ -358,3 +358,6 @@ impl Store for SqliteStore {
         self.latest
     }
 }
+
+#[cfg(test)]
+mod tests;
