@@ -23,28 +23,28 @@ use crate::{
 };
 
 /// The project that every store is born with.
-pub(super) const PROJECT: ProjectNo = 1;
+pub(crate) const PROJECT: ProjectNo = 1;
 /// When every case begins.
-pub(super) const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
+pub(crate) const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 /// More bytes than any case needs.
-pub(super) const PLENTY: usize = 64 * 1024 * 1024;
+pub(crate) const PLENTY: usize = 64 * 1024 * 1024;
 
 /// An event on its way in.
 #[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) project: ProjectNo,
-    pub(super) source: String,
-    pub(super) id: String,
-    pub(super) type_name: String,
-    pub(super) subject: Option<String>,
-    pub(super) time: Timestamp,
-    pub(super) body: Bytes,
-    pub(super) routes: Vec<Route>,
-    pub(super) sub_events: Vec<Draft>,
+pub(crate) struct Draft {
+    pub(crate) project: ProjectNo,
+    pub(crate) source: String,
+    pub(crate) id: String,
+    pub(crate) type_name: String,
+    pub(crate) subject: Option<String>,
+    pub(crate) time: Timestamp,
+    pub(crate) body: Bytes,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) sub_events: Vec<Draft>,
 }
 
 /// An event of source `shop` that nobody gets yet; its body is its id.
-pub(super) fn draft(id: impl Into<String>) -> Draft {
+pub(crate) fn draft(id: impl Into<String>) -> Draft {
     let id = id.into();
     Draft {
         project: PROJECT,
@@ -60,43 +60,43 @@ pub(super) fn draft(id: impl Into<String>) -> Draft {
 }
 
 impl Draft {
-    pub(super) fn from(mut self, source: &str) -> Self {
+    pub(crate) fn from(mut self, source: &str) -> Self {
         source.clone_into(&mut self.source);
         self
     }
 
-    pub(super) fn of(mut self, project: ProjectNo) -> Self {
+    pub(crate) fn of(mut self, project: ProjectNo) -> Self {
         self.project = project;
         self
     }
 
-    pub(super) fn kind(mut self, type_name: &str) -> Self {
+    pub(crate) fn kind(mut self, type_name: &str) -> Self {
         type_name.clone_into(&mut self.type_name);
         self
     }
 
-    pub(super) fn saying(mut self, body: impl Into<Bytes>) -> Self {
+    pub(crate) fn saying(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
-    pub(super) fn to(mut self, subscriber: SubscriberNo) -> Self {
+    pub(crate) fn to(mut self, subscriber: SubscriberNo) -> Self {
         self.routes.push(Route { subscriber, lane: None });
         self
     }
 
-    pub(super) fn lane(mut self, subscriber: SubscriberNo, lane: Lane) -> Self {
+    pub(crate) fn lane(mut self, subscriber: SubscriberNo, lane: Lane) -> Self {
         self.routes.push(Route { subscriber, lane: Some(lane) });
         self
     }
 
-    pub(super) fn with(mut self, sub_event: Draft) -> Self {
+    pub(crate) fn with(mut self, sub_event: Draft) -> Self {
         self.sub_events.push(sub_event);
         self
     }
 
     /// The draft and its sub-events as one routed unit.
-    pub(super) fn unit(self) -> RoutedUnit {
+    pub(crate) fn unit(self) -> RoutedUnit {
         let mut print = Fingerprinter::default();
         let mut routed = RoutedUnit {
             unit: Unit { events: Vec::new(), fingerprint: [0; 16] },
@@ -123,25 +123,25 @@ impl Draft {
 }
 
 /// The drafts as one request.
-pub(super) fn submission(drafts: impl IntoIterator<Item = Draft>) -> Submission {
+pub(crate) fn submission(drafts: impl IntoIterator<Item = Draft>) -> Submission {
     let mut drafts = drafts.into_iter().peekable();
     let project = drafts.peek().map_or(PROJECT, |draft| draft.project);
     Submission { project, units: drafts.map(Draft::unit).collect() }
 }
 
 /// Room for `jobs` deliveries of each of these subscribers.
-pub(super) fn room(jobs: usize, subscribers: &[SubscriberNo]) -> Room {
+pub(crate) fn room(jobs: usize, subscribers: &[SubscriberNo]) -> Room {
     let mut room = Room::new(PLENTY);
     subscribers.iter().for_each(|subscriber| room.set(*subscriber, jobs));
     room
 }
 
-pub(super) fn claim(job: &Job) -> Claim {
+pub(crate) fn claim(job: &Job) -> Claim {
     Claim { delivery: job.delivery, token: job.token }
 }
 
 /// The result of one attempt at `job`.
-pub(super) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
+pub(crate) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
     let arrived = next == Next::Delivered;
     Finished {
         claim: claim(job),
@@ -161,91 +161,91 @@ pub(super) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
 }
 
 /// What became of each unit, request after request. Panics if one could not be written.
-pub(super) fn statuses(committed: &Committed) -> Vec<UnitStatus> {
+pub(crate) fn statuses(committed: &Committed) -> Vec<UnitStatus> {
     let answers = committed.submissions.iter();
     answers.flat_map(|answer| answer.as_ref().expect("the submission can be written").clone()).collect()
 }
 
 /// The bodies of these jobs, as text.
-pub(super) fn bodies(jobs: &[Job]) -> Vec<String> {
+pub(crate) fn bodies(jobs: &[Job]) -> Vec<String> {
     jobs.iter().map(|job| String::from_utf8_lossy(&job.body).into_owned()).collect()
 }
 
 /// A store under test.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     harness: Arc<dyn Harness>,
     store: Option<Arc<dyn Store>>,
-    pub(super) now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 impl Bench {
-    pub(super) async fn new(harness: Arc<dyn Harness>) -> Self {
+    pub(crate) async fn new(harness: Arc<dyn Harness>) -> Self {
         let store = harness.open(START).await;
         Self { harness, store: Some(store), now: START }
     }
 
-    pub(super) fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         self.store.as_ref().expect("the store is open")
     }
 
     /// Lets go of the store and opens it again, as after a crash.
-    pub(super) async fn reopen(&mut self) {
+    pub(crate) async fn reopen(&mut self) {
         drop(self.store.take());
         self.store = Some(self.harness.open(self.now).await);
     }
 
-    pub(super) fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         self.now = self.now.plus(Duration::from_millis(ms));
     }
 
-    pub(super) fn later(&self, ms: u64) -> Timestamp {
+    pub(crate) fn later(&self, ms: u64) -> Timestamp {
         self.now.plus(Duration::from_millis(ms))
     }
 
     /// The rows hold together right now.
-    pub(super) async fn audit(&self) {
+    pub(crate) async fn audit(&self) {
         let violations = self.harness.audit().await;
         assert!(violations.is_empty(), "{violations:#?}");
     }
 
-    pub(super) async fn version(&self) -> Version {
+    pub(crate) async fn version(&self) -> Version {
         self.store().configuration(Version::MAX).await.expect("the configuration can be read").version
     }
 
-    pub(super) async fn try_change(&self, change: Change) -> Result<Changed> {
+    pub(crate) async fn try_change(&self, change: Change) -> Result<Changed> {
         self.store().change(change, self.now).await
     }
 
-    pub(super) async fn change(&self, change: Change) -> Changed {
+    pub(crate) async fn change(&self, change: Change) -> Changed {
         self.try_change(change).await.expect("the change is fine")
     }
 
     /// A subscriber that gets what is routed to it from now on.
-    pub(super) async fn subscriber(&self, id: &str) -> SubscriberNo {
+    pub(crate) async fn subscriber(&self, id: &str) -> SubscriberNo {
         self.change(Change::CreateSubscriber(new_subscriber(id))).await.no
     }
 
     /// A subscriber that also gets what was accepted at or after `from`.
-    pub(super) async fn backfilled(&self, id: &str, from: Timestamp) -> SubscriberNo {
+    pub(crate) async fn backfilled(&self, id: &str, from: Timestamp) -> SubscriberNo {
         let new = NewSubscriber { backfill_from: Some(from), ..new_subscriber(id) };
         self.change(Change::CreateSubscriber(new)).await.no
     }
 
-    pub(super) async fn update(&self, no: SubscriberNo, update: SubscriberUpdate) -> Changed {
+    pub(crate) async fn update(&self, no: SubscriberNo, update: SubscriberUpdate) -> Changed {
         self.change(Change::UpdateSubscriber { project: PROJECT, no, update }).await
     }
 
-    pub(super) async fn pause(&self, no: SubscriberNo) {
+    pub(crate) async fn pause(&self, no: SubscriberNo) {
         let update = SubscriberUpdate { active: Some(Err("paused".to_owned())), ..Default::default() };
         self.update(no, update).await;
     }
 
-    pub(super) async fn resume(&self, no: SubscriberNo) {
+    pub(crate) async fn resume(&self, no: SubscriberNo) {
         self.update(no, SubscriberUpdate { active: Some(Ok(())), ..Default::default() }).await;
     }
 
     /// Commits a group as of now, routed by the configuration in force.
-    pub(super) async fn commit(&self, group: Group) -> Committed {
+    pub(crate) async fn commit(&self, group: Group) -> Committed {
         let group = Group { now: self.now, version: self.version().await, ..group };
         let count = group.submissions.len();
         let committed = self.store().commit(Arc::new(group)).await.expect("the group can be written");
@@ -254,18 +254,18 @@ impl Bench {
     }
 
     /// Sends each draft in a request of its own, all in one group. Memory has no room.
-    pub(super) async fn send(&self, drafts: impl IntoIterator<Item = Draft>) -> Committed {
+    pub(crate) async fn send(&self, drafts: impl IntoIterator<Item = Draft>) -> Committed {
         self.send_into(Room::default(), drafts).await
     }
 
     /// The same with room in memory.
-    pub(super) async fn send_into(&self, room: Room, drafts: impl IntoIterator<Item = Draft>) -> Committed {
+    pub(crate) async fn send_into(&self, room: Room, drafts: impl IntoIterator<Item = Draft>) -> Committed {
         let submissions = drafts.into_iter().map(|draft| submission([draft])).collect();
         self.commit(Group { submissions, room, ..Group::default() }).await
     }
 
     /// Claims up to `jobs` due deliveries.
-    pub(super) async fn refill(&self, subscriber: SubscriberNo, jobs: usize) -> (Vec<Job>, Refilled) {
+    pub(crate) async fn refill(&self, subscriber: SubscriberNo, jobs: usize) -> (Vec<Job>, Refilled) {
         let refills = vec![Refill { subscriber, jobs }];
         let group = Group { refills, room: Room::new(PLENTY), ..Group::default() };
         let committed = self.commit(group).await;
@@ -274,43 +274,43 @@ impl Bench {
     }
 
     /// Claims everything that is due, oldest first.
-    pub(super) async fn claim_all(&self, subscriber: SubscriberNo) -> Vec<Job> {
+    pub(crate) async fn claim_all(&self, subscriber: SubscriberNo) -> Vec<Job> {
         self.refill(subscriber, 100_000).await.0
     }
 
     /// Claims the one delivery that is due.
-    pub(super) async fn claim_one(&self, subscriber: SubscriberNo) -> Job {
+    pub(crate) async fn claim_one(&self, subscriber: SubscriberNo) -> Job {
         let mut jobs = self.claim_all(subscriber).await;
         assert_eq!(jobs.len(), 1, "exactly one is due, not {:?}", bodies(&jobs));
         jobs.remove(0)
     }
 
     /// Writes the result of an attempt. Memory has no room.
-    pub(super) async fn finish(&self, job: &Job, next: Next) -> Committed {
+    pub(crate) async fn finish(&self, job: &Job, next: Next) -> Committed {
         let results = vec![finished(job, next, self.now)];
         self.commit(Group { results, ..Group::default() }).await
     }
 
-    pub(super) async fn deliver(&self, job: &Job) {
+    pub(crate) async fn deliver(&self, job: &Job) {
         let committed = self.finish(job, Next::Delivered).await;
         assert_eq!(committed.stale, 0, "the claim holds");
     }
 
-    pub(super) async fn exhaust(&self, job: &Job) {
+    pub(crate) async fn exhaust(&self, job: &Job) {
         let committed = self.finish(job, Next::Exhausted("enough".to_owned())).await;
         assert_eq!(committed.stale, 0, "the claim holds");
     }
 
-    pub(super) async fn release(&self, job: &Job) {
+    pub(crate) async fn release(&self, job: &Job) {
         self.commit(Group { released: vec![claim(job)], ..Group::default() }).await;
     }
 
-    pub(super) async fn retry(&self, delivery: i64) -> RetryOutcome {
+    pub(crate) async fn retry(&self, delivery: i64) -> RetryOutcome {
         self.store().retry(PROJECT, delivery, self.now).await.expect("the store works")
     }
 
     /// All deliveries of a subscriber, oldest first.
-    pub(super) async fn rows(&self, subscriber: SubscriberNo) -> Vec<DeliveryRow> {
+    pub(crate) async fn rows(&self, subscriber: SubscriberNo) -> Vec<DeliveryRow> {
         let filter = DeliveryFilter { subscriber: Some(subscriber), limit: 100_000, ..Default::default() };
         let mut rows = self.store().deliveries(PROJECT, filter).await.expect("the store works").items;
         rows.reverse();
@@ -318,17 +318,17 @@ impl Bench {
     }
 
     /// The delivery of an event for a subscriber.
-    pub(super) async fn row(&self, subscriber: SubscriberNo, event: &str) -> DeliveryRow {
+    pub(crate) async fn row(&self, subscriber: SubscriberNo, event: &str) -> DeliveryRow {
         let rows = self.rows(subscriber).await;
         rows.into_iter().find(|row| row.events == [event]).expect("the delivery exists")
     }
 
-    pub(super) async fn status(&self, subscriber: SubscriberNo, event: &str) -> Status {
+    pub(crate) async fn status(&self, subscriber: SubscriberNo, event: &str) -> Status {
         self.row(subscriber, event).await.status
     }
 
     /// All events of a project, oldest first.
-    pub(super) async fn events(&self, project: ProjectNo) -> Vec<EventRow> {
+    pub(crate) async fn events(&self, project: ProjectNo) -> Vec<EventRow> {
         let filter = EventFilter { limit: 1_000_000, ..Default::default() };
         let mut rows = self.store().events(project, filter).await.expect("the store works").items;
         rows.reverse();
@@ -337,7 +337,7 @@ impl Bench {
 }
 
 /// A subscriber of the default project.
-pub(super) fn new_subscriber(id: &str) -> NewSubscriber {
+pub(crate) fn new_subscriber(id: &str) -> NewSubscriber {
     NewSubscriber {
         project: PROJECT,
         id: id.to_owned(),

@@ -6,7 +6,7 @@
 
 mod accept;
 mod backfill;
-mod bench;
+pub(crate) mod bench;
 mod bodies;
 mod configuration;
 mod group;
@@ -18,6 +18,7 @@ mod restart;
 mod results;
 mod retry;
 mod room;
+mod scratch;
 mod stress;
 mod trace;
 
@@ -31,6 +32,7 @@ use tidegate_core::time::Timestamp;
 
 use crate::Store;
 use bench::Bench;
+pub use scratch::Scratch;
 
 /// How a case gets at a store. One harness is one store, from its creation to its end.
 #[async_trait]

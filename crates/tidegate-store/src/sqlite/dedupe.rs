@@ -19,6 +19,9 @@ const MERGE_KEYS: usize = 65_536;
 /// Keys merged per commit at least; twice the group's events at best, so that merging outruns ingest.
 const SLICE_KEYS_MIN: usize = 512;
 
+pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2";
+pub(super) const YOUNGER: &str = "SELECT seq, project, source, id FROM events WHERE seq > ?1";
+
 /// The keys that are not, or not all, in the table yet.
 #[derive(Default)]
 pub(super) struct Dedupe {
@@ -42,7 +45,7 @@ impl Dedupe {
     pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
         let mark: Seq = conn.query_row("SELECT seq FROM dedupe_mark", [], |row| row.get(0))?;
         let mut dedupe = Self { fresh_through: mark, ..Self::default() };
-        let mut statement = conn.prepare("SELECT seq, project, source, id FROM events WHERE seq > ?1")?;
+        let mut statement = conn.prepare(YOUNGER)?;
         let mut rows = statement.query([mark])?;
         while let Some(row) = rows.next()? {
             let seq = row.get(0)?;
@@ -67,7 +70,7 @@ impl Dedupe {
         let start = self.merging.partition_point(|entry| *entry < span.start);
         found
             .extend(self.merging[start..].iter().take_while(|entry| **entry < span.end).map(|(_, seq)| *seq));
-        let mut statement = conn.prepare_cached("SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2")?;
+        let mut statement = conn.prepare_cached(LOOK_UP)?;
         let mut rows = statement.query([keys.start, keys.end])?;
         while let Some(row) = rows.next()? {
             found.push(row.get(0)?);

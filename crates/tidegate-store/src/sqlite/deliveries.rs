@@ -72,7 +72,8 @@ pub(super) fn insert(
     Ok(())
 }
 
-const FINISH: &str = "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
+pub(super) const FINISH: &str =
+    "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
         tries = tries + ?7, lost = 0, incarnation = NULL, finished_at = ?8, reason = ?9
     WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3";
 
@@ -194,15 +195,19 @@ pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Res
     }
 }
 
+pub(super) fn refill_sql() -> String {
+    format!(
+        "{JOB} WHERE d.subscriber = ?1 AND d.status = 0 AND d.due_at <= ?2 ORDER BY d.due_at, d.id LIMIT ?3"
+    )
+}
+
 /// Claims what is due, oldest first, until the wish or memory's bytes are used up.
 pub(super) fn refill(context: &mut Context<'_>, refill: Refill) -> rusqlite::Result<()> {
     let now = context.group.now.as_ms();
     let mut jobs = Vec::new();
     let mut drained = true;
     {
-        let mut statement = context.conn.prepare_cached(&format!(
-            "{JOB} WHERE d.subscriber = ?1 AND d.status = 0 AND d.due_at <= ?2 ORDER BY d.due_at, d.id LIMIT ?3"
-        ))?;
+        let mut statement = context.conn.prepare_cached(&refill_sql())?;
         let mut rows = statement.query(params![refill.subscriber, now, refill.jobs as i64 + 1])?;
         while let Some(row) = rows.next()? {
             if jobs.len() == refill.jobs || !context.room.take_bytes(row.get_ref(9)?.as_blob()?.len()) {
@@ -220,22 +225,24 @@ pub(super) fn refill(context: &mut Context<'_>, refill: Refill) -> rusqlite::Res
     Ok(())
 }
 
+pub(super) const FIRST_DUE: &str =
+    "SELECT due_at FROM deliveries WHERE subscriber = ?1 AND status = 0 ORDER BY due_at, id LIMIT 1";
+
 fn first_due(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<Option<Timestamp>> {
-    conn.prepare_cached(
-        "SELECT due_at FROM deliveries WHERE subscriber = ?1 AND status = 0 ORDER BY due_at, id LIMIT 1",
-    )?
-    .query_row([subscriber], |row| row.get(0).map(Timestamp::from_ms))
-    .optional()
+    conn.prepare_cached(FIRST_DUE)?
+        .query_row([subscriber], |row| row.get(0).map(Timestamp::from_ms))
+        .optional()
 }
+
+/// The plus keeps the last question away from the subscriber's whole history: few are claimed.
+pub(super) const ANY_UNFINISHED: &str =
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND status = 0)
+        OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3)
+        OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND +subscriber = ?1)";
 
 /// Whether anything of a subscriber is still on its way.
 pub(super) fn any_unfinished(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
-    conn.prepare_cached(
-        "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND status = 0)
-            OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3)
-            OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND subscriber = ?1)",
-    )?
-    .exists([subscriber])
+    conn.prepare_cached(ANY_UNFINISHED)?.exists([subscriber])
 }
 
 /// For each subscriber with work in the store, when its first is due: one index look-up each.

@@ -34,6 +34,9 @@ pub(super) fn known(
     Ok(None)
 }
 
+pub(super) const SAME_ID: &str =
+    "SELECT fingerprint FROM events WHERE seq = ?1 AND project = ?2 AND source = ?3 AND id = ?4";
+
 /// The fingerprint of event `seq`, if it really has this source and id: a shared key alone proves nothing.
 fn same_id(
     conn: &Connection,
@@ -41,13 +44,11 @@ fn same_id(
     project: ProjectNo,
     event: &Event,
 ) -> rusqlite::Result<Option<Option<Fingerprint>>> {
-    conn.prepare_cached(
-        "SELECT fingerprint FROM events WHERE seq = ?1 AND project = ?2 AND source = ?3 AND id = ?4",
-    )?
-    .query_row(params![seq, project, event.source, event.id], |row| {
-        Ok(fingerprint_from(row.get_ref(0)?.as_blob()?))
-    })
-    .optional()
+    conn.prepare_cached(SAME_ID)?
+        .query_row(params![seq, project, event.source, event.id], |row| {
+            Ok(fingerprint_from(row.get_ref(0)?.as_blob()?))
+        })
+        .optional()
 }
 
 const INSERT: &str = "INSERT INTO events
@@ -117,17 +118,20 @@ pub(super) fn by_id(
     Ok(found)
 }
 
+/// Without a type the rows of all projects are looked at, and counted: a project with few events in a large store must
+/// not make one page walk through everybody's.
+pub(super) fn list_sql(filter: &EventFilter) -> String {
+    let narrow = if filter.type_name.is_some() { "project = ?2 AND type = ?3" } else { "?3 IS NULL" };
+    format!("SELECT {COLUMNS}, project FROM events WHERE {narrow} AND seq < ?1 ORDER BY seq DESC LIMIT ?4")
+}
+
 /// A page of events, newest first. Looks at a bounded number of rows; a rare hit may need several pages.
 pub(super) fn list(
     conn: &Connection,
     project: ProjectNo,
     filter: &EventFilter,
 ) -> rusqlite::Result<Page<EventRow>> {
-    let by_type = if filter.type_name.is_some() { " AND type = ?3" } else { " AND ?3 IS NULL" };
-    let sql = format!(
-        "SELECT {COLUMNS}, project FROM events WHERE seq < ?1 AND project = ?2{by_type} ORDER BY seq DESC LIMIT ?4"
-    );
-    let mut statement = conn.prepare_cached(&sql)?;
+    let mut statement = conn.prepare_cached(&list_sql(filter))?;
     let before = filter.before.unwrap_or(Seq::MAX);
     let mut rows =
         statement.query(params![before, project, filter.type_name, PAGE_ROWS_SCANNED_MAX as i64])?;
@@ -139,7 +143,7 @@ pub(super) fn list(
             return Ok(page);
         }
         scanned += 1;
-        if wanted(row, filter)? {
+        if row.get::<_, ProjectNo>(9)? == project && wanted(row, filter)? {
             page.items.push(event_row(row)?);
         }
         page.next = Some(seq);
@@ -166,7 +170,12 @@ fn wanted(row: &Row<'_>, filter: &EventFilter) -> rusqlite::Result<bool> {
     }
 }
 
-/// The next events a backfill looks at, and the step that would cover them.
+pub(super) fn backfill_sql() -> String {
+    format!("SELECT {COLUMNS}, project FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3")
+}
+
+/// The next events a backfill looks at, and the step that would cover them. Passes over a bounded number of rows: a
+/// step that brings few events, or none, may not be the last.
 pub(super) fn backfill(
     conn: &Connection,
     subscriber: SubscriberNo,
@@ -177,17 +186,26 @@ pub(super) fn backfill(
             "SELECT project, backfill_after, backfill_until, backfill_from FROM subscribers
              WHERE no = ?1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
         )?
-        .query_row([subscriber], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .query_row([subscriber], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?)))
         .optional()?;
     let Some((project, after, until, from)) = marks else { return Ok(None) };
-    let from: i64 = from;
-    let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE seq > ?1 AND seq <= ?2 AND project = ?3 AND accepted_at >= ?4 ORDER BY seq LIMIT ?5"
-    );
-    let events = conn
-        .prepare_cached(&sql)?
-        .query_map(params![after, until, project, from, limit as i64], event_row)?
-        .collect::<rusqlite::Result<Vec<EventRow>>>()?;
-    let through = if events.len() < limit { until } else { events.last().map_or(until, |event| event.seq) };
-    Ok(Some((BackfillStep { subscriber, project, after, through, until, matched: Vec::new() }, events)))
+    let mut step = BackfillStep { subscriber, project, after, through: after, until, matched: Vec::new() };
+    let mut events = Vec::new();
+    let mut passed = 0;
+    let mut statement = conn.prepare_cached(&backfill_sql())?;
+    let mut rows = statement.query(params![after, until, PAGE_ROWS_SCANNED_MAX as i64])?;
+    while let Some(row) = rows.next()? {
+        if events.len() == limit {
+            return Ok(Some((step, events)));
+        }
+        passed += 1;
+        step.through = row.get(0)?;
+        if row.get::<_, ProjectNo>(9)? == project && row.get::<_, i64>(2)? >= from {
+            events.push(event_row(row)?);
+        }
+    }
+    if passed < PAGE_ROWS_SCANNED_MAX {
+        step.through = until;
+    }
+    Ok(Some((step, events)))
 }

@@ -36,6 +36,13 @@ use db::Readers;
 use dedupe::Dedupe;
 use lanes::Backfilling;
 
+/// What was in hand when the last process ended.
+const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHERE status = 1";
+
+/// Events and deliveries draw their numbers from one counter.
+const LAST_NO: &str =
+    "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
+
 const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_init.sql")];
 
 /// The embedded store.
@@ -200,8 +207,7 @@ impl Writer {
     fn read_counters(&mut self) -> rusqlite::Result<()> {
         self.incarnation = self.meta("incarnation")?;
         self.version = self.meta("version")?;
-        let last = "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
-        self.next_no = self.conn.query_row(last, [], |row| row.get::<_, i64>(0))? + 1;
+        self.next_no = self.conn.query_row(LAST_NO, [], |row| row.get::<_, i64>(0))? + 1;
         let mut statement = self.conn.prepare(
             "SELECT no, backfill_after FROM subscribers WHERE backfill_after IS NOT NULL AND deleted_at IS NULL",
         )?;
@@ -227,7 +233,7 @@ impl Writer {
     fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
         let tx = self.conn.transaction()?;
         let lost = tx
-            .prepare("SELECT id, subscriber, lane, lost + 1 FROM deliveries WHERE status = 1")?
+            .prepare(CLAIMED)?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
         for (id, subscriber, lane, lost) in lost {
@@ -352,3 +358,6 @@ impl Store for SqliteStore {
         self.latest
     }
 }
+
+#[cfg(test)]
+mod tests;

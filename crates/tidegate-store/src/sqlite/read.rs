@@ -11,7 +11,7 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, Trace
 
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
-        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event
+        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
@@ -62,19 +62,23 @@ fn event_id(conn: &Connection, seq: Seq) -> rusqlite::Result<String> {
     conn.prepare_cached("SELECT id FROM events WHERE seq = ?1")?.query_row([seq], |row| row.get(0))
 }
 
-/// A page of deliveries, newest first. Looks at a bounded number of rows.
+/// Where no index serves the question the rows of all projects are looked at, and counted, as with events.
+pub(super) fn list_sql(filter: &DeliveryFilter) -> String {
+    let narrow = match (filter.subscriber, filter.status) {
+        (Some(_), _) => "d.subscriber = ?3",
+        (None, Some(Status::Exhausted)) => "d.project = ?2 AND d.status = 4 AND ?3 IS NULL",
+        (None, _) => "?3 IS NULL",
+    };
+    format!("{SELECT} WHERE {narrow} AND d.id < ?1 ORDER BY d.id DESC LIMIT ?4")
+}
+
+/// A page of deliveries, newest first. Looks at a bounded number of rows; a rare hit may need several pages.
 pub(super) fn list(
     conn: &Connection,
     project: ProjectNo,
     filter: &DeliveryFilter,
 ) -> rusqlite::Result<Page<DeliveryRow>> {
-    let narrow = match (filter.subscriber, filter.status) {
-        (Some(_), _) => "d.subscriber = ?3",
-        (None, Some(Status::Exhausted)) => "d.status = 4 AND ?3 IS NULL",
-        (None, _) => "?3 IS NULL",
-    };
-    let sql = format!("{SELECT} WHERE {narrow} AND d.id < ?1 AND d.project = ?2 ORDER BY d.id DESC LIMIT ?4");
-    let mut statement = conn.prepare_cached(&sql)?;
+    let mut statement = conn.prepare_cached(&list_sql(filter))?;
     let before = filter.before.unwrap_or(DeliveryNo::MAX);
     let mut rows =
         statement.query(params![before, project, filter.subscriber, PAGE_ROWS_SCANNED_MAX as i64])?;
@@ -86,7 +90,7 @@ pub(super) fn list(
         }
         scanned += 1;
         let found = status(row)?;
-        if filter.status.is_none_or(|wanted| wanted == found) {
+        if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(|wanted| wanted == found) {
             page.items.push(delivery_row(conn, row)?);
         }
         page.next = Some(row.get(0)?);
@@ -138,25 +142,30 @@ fn attempt_row(row: &Row<'_>) -> rusqlite::Result<AttemptRow> {
     Ok(AttemptRow { n: row.get(0)?, attempt })
 }
 
-pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
-    let mut statement = conn.prepare_cached(&format!(
+pub(super) fn trace_sql() -> String {
+    format!(
         "{SELECT} WHERE d.project = ?2
          AND (d.event = ?1 OR d.id IN (SELECT delivery FROM delivery_events WHERE event = ?1)) ORDER BY d.id"
-    ))?;
+    )
+}
+
+pub(super) const RULES: &str =
+    "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL
+    FROM subscribers s JOIN events e ON e.seq = ?1 AND e.project = s.project
+    LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
+        (SELECT max(w.version) FROM subscriber_versions w
+         WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
+    WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no";
+
+pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
+    let mut statement = conn.prepare_cached(&trace_sql())?;
     let mut rows = statement.query([event, project])?;
     let mut trace = Trace::default();
     while let Some(row) = rows.next()? {
         trace.deliveries.push(delivery_row(conn, row)?);
     }
     trace.rules = conn
-        .prepare_cached(
-            "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL
-             FROM subscribers s JOIN events e ON e.seq = ?1 AND e.project = s.project
-             LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
-                (SELECT max(w.version) FROM subscriber_versions w
-                 WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
-             WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no",
-        )?
+        .prepare_cached(RULES)?
         .query_map([event, project], |row| {
             let rule =
                 TraceRule { subscriber: row.get(0)?, subscriber_id: row.get(1)?, definition: row.get(2)? };
@@ -167,23 +176,23 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
     Ok(trace)
 }
 
+pub(super) const COUNT_DUE: &str = "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0";
+pub(super) const COUNT_WAITING: &str = "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3 AND status = 2";
+pub(super) const COUNT_EXHAUSTED: &str = "SELECT count(*) FROM deliveries WHERE status = 4";
+
 pub(super) fn backlog(conn: &Connection) -> rusqlite::Result<Backlog> {
     let mut backlog = Backlog::default();
     let subscribers = conn
         .prepare_cached("SELECT no, active FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(i64, bool)>>>()?;
-    let mut due =
-        conn.prepare_cached("SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0")?;
-    let mut laned = conn.prepare_cached(
-        "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3 AND status = 2",
-    )?;
+    let mut due = conn.prepare_cached(COUNT_DUE)?;
+    let mut laned = conn.prepare_cached(COUNT_WAITING)?;
     for (no, active) in subscribers {
         let waiting: u64 = due.query_row([no], |row| row.get::<_, u64>(0))?
             + laned.query_row([no], |row| row.get::<_, u64>(0))?;
         *(if active { &mut backlog.waiting } else { &mut backlog.held }) += waiting;
     }
-    backlog.exhausted =
-        conn.query_row("SELECT count(*) FROM deliveries WHERE status = 4", [], |row| row.get(0))?;
+    backlog.exhausted = conn.query_row(COUNT_EXHAUSTED, [], |row| row.get(0))?;
     Ok(backlog)
 }

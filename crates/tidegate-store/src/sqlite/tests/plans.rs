@@ -1,0 +1,72 @@
+//! The plans of the hot queries: each goes by the index that was made for it, and none walks through all deliveries or
+//! all events. The golden file shows the plans whole, so that a new one is seen and judged.
+
+use std::fmt::Write;
+
+use rusqlite::Connection;
+use tidegate_core::delivery::Status;
+
+use super::{check_golden, open};
+use crate::conformance::Scratch;
+use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, lanes, read};
+use crate::{DeliveryFilter, EventFilter};
+
+/// Indexes that hold few rows by their nature: walking through one is walking through what is asked for.
+const SMALL: [&str; 2] = ["INDEX deliveries_claimed", "INDEX deliveries_exhausted"];
+
+fn queries() -> Vec<(&'static str, String)> {
+    let typed = EventFilter { type_name: Some(String::new()), ..Default::default() };
+    let of_one = DeliveryFilter { subscriber: Some(1), ..Default::default() };
+    let exhausted = DeliveryFilter { status: Some(Status::Exhausted), ..Default::default() };
+    vec![
+        ("refill", deliveries::refill_sql()),
+        ("first due", deliveries::FIRST_DUE.to_owned()),
+        ("finish", deliveries::FINISH.to_owned()),
+        ("any unfinished", deliveries::ANY_UNFINISHED.to_owned()),
+        ("lane is busy", lanes::IS_BUSY.to_owned()),
+        ("lane: who is going", lanes::GOING.to_owned()),
+        ("lane: oldest waiting", lanes::OLDEST_WAITING.to_owned()),
+        ("first lane", lanes::FIRST_LANE.to_owned()),
+        ("claims of the last process", CLAIMED.to_owned()),
+        ("last number", LAST_NO.to_owned()),
+        ("ids: look up", dedupe::LOOK_UP.to_owned()),
+        ("ids: confirm", events::SAME_ID.to_owned()),
+        ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
+        ("events", events::list_sql(&EventFilter::default())),
+        ("events of a type", events::list_sql(&typed)),
+        ("backfill", events::backfill_sql()),
+        ("deliveries", read::list_sql(&DeliveryFilter::default())),
+        ("deliveries of a subscriber", read::list_sql(&of_one)),
+        ("deliveries, exhausted", read::list_sql(&exhausted)),
+        ("trace", read::trace_sql()),
+        ("trace: rules", read::RULES.to_owned()),
+        ("backlog: due", read::COUNT_DUE.to_owned()),
+        ("backlog: waiting in lanes", read::COUNT_WAITING.to_owned()),
+        ("backlog: exhausted", read::COUNT_EXHAUSTED.to_owned()),
+    ]
+}
+
+fn plan(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
+    let rows = statement.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>();
+    rows.expect("the plan can be read")
+}
+
+#[test]
+fn hot_queries_go_by_their_indexes() {
+    let dir = Scratch::new();
+    let store = open(&dir).unwrap();
+    let writer = store.writer.lock().unwrap();
+    let mut text = String::new();
+    for (name, sql) in queries() {
+        writeln!(text, "{name}").unwrap();
+        for step in plan(&writer.conn, &sql) {
+            writeln!(text, "    {step}").unwrap();
+            let walks = ["SCAN d", "SCAN e"].iter().any(|scan| step.starts_with(scan));
+            assert!(!walks || SMALL.iter().any(|index| step.contains(index)), "{name}: {step}");
+            // One event has few deliveries, and a project few subscribers: only there is sorting no matter.
+            assert!(!step.contains("TEMP B-TREE") || name.starts_with("trace"), "{name}: {step}");
+        }
+    }
+    check_golden("plans.txt", &text);
+}

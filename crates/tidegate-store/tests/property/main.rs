@@ -1,0 +1,115 @@
+//! Any history: random sequences of groups, retries, backfill steps and restarts against a small model.
+//!
+//! The model (`model.rs`) knows each delivery, who holds it and whose turn it is in its lane; it knows no SQL. After
+//! every step the store's answers, its lists and its rows must be what the model says; in the end everything is
+//! delivered, lane by lane in the order of acceptance. `PROPTEST_CASES` sets how many histories are tried.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod model;
+mod play;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use play::play;
+
+/// Which of several: taken modulo their number.
+type Pick = u16;
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Step {
+    Group(GroupStep),
+    Retry(Pick),
+    Pass(u16),
+    Restart,
+    /// The late subscriber appears, once; later ones only pass time.
+    Subscribe,
+}
+
+/// One group commit.
+#[derive(Clone, Debug)]
+struct GroupStep {
+    results: Vec<(Pick, Outcome)>,
+    released: Vec<Pick>,
+    backfill: Option<u8>,
+    sent: Vec<Sent>,
+    refills: Vec<(u8, u8)>,
+    room: u8,
+}
+
+/// How an attempt ends.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Delivered,
+    RetryIn(u16),
+    PostponedBy(u16),
+    Exhausted,
+}
+
+/// An event on its way in: few ids and contents, so that they meet.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    id: u8,
+    content: bool,
+    to: [bool; 3],
+    lane: u8,
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        4 => Just(Outcome::Delivered),
+        2 => (0u16..2_000).prop_map(Outcome::RetryIn),
+        1 => (0u16..2_000).prop_map(Outcome::PostponedBy),
+        2 => Just(Outcome::Exhausted),
+    ]
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    (0u8..60, prop::bool::weighted(0.9), prop::array::uniform3(prop::bool::weighted(0.7)), 0u8..3)
+        .prop_map(|(id, content, to, lane)| Sent { id, content, to, lane })
+}
+
+fn group() -> impl Strategy<Value = GroupStep> {
+    (
+        vec((any::<Pick>(), outcome()), 0..3),
+        vec(any::<Pick>(), 0..2),
+        prop::option::of(1u8..5),
+        vec(sent(), 0..4),
+        vec((0u8..3, 0u8..4), 0..3),
+        0u8..3,
+    )
+        .prop_map(|(results, released, backfill, sent, refills, room)| GroupStep {
+            results,
+            released,
+            backfill,
+            sent,
+            refills,
+            room,
+        })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        10 => group().prop_map(Step::Group),
+        3 => any::<Pick>().prop_map(Step::Retry),
+        2 => (0u16..1_500).prop_map(Step::Pass),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Subscribe),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_keeps_the_promises(steps in vec(step(), 1..50)) {
+        play(&steps);
+    }
+}
+
+/// Each history is some fifty commits to a real file: enough to find the bugs that were put in, in a few seconds.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(32)
+}

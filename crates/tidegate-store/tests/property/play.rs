@@ -1,0 +1,353 @@
+//! Plays a history on the real store and the model side by side.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_core::attempt::{Attempt, Phases};
+use tidegate_core::delivery::Job;
+use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
+use tidegate_core::retry::Next;
+use tidegate_core::route::Route;
+use tidegate_core::time::Timestamp;
+use tidegate_store::conformance::Harness;
+use tidegate_store::sqlite::Calls;
+use tidegate_store::{
+    BackfillStep, Change, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Finished,
+    Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
+};
+
+use crate::harness::Sqlite;
+use crate::model::{Model, State};
+use crate::{GroupStep, Outcome, Pick, Sent, Step};
+
+const PROJECT: i64 = 1;
+const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
+const PLENTY: usize = 1 << 24;
+
+/// One history. Panics where store and model differ.
+pub(crate) fn play(steps: &[Step]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be built");
+    runtime.block_on(async {
+        let mut stage = Stage::new().await;
+        for step in steps {
+            stage.act(step).await;
+            stage.compare().await;
+        }
+        stage.finish().await;
+    });
+}
+
+/// Store and model, side by side.
+struct Stage {
+    harness: Sqlite,
+    store: Option<Arc<dyn Store>>,
+    model: Model,
+    now: Timestamp,
+    /// Unordered, ordered, and perhaps the late one, which is ordered too.
+    subscribers: Vec<i64>,
+    /// The lane of each event in the order of acceptance, for the backfill.
+    lanes: Vec<i64>,
+    /// The event's place by its number in the store.
+    places: BTreeMap<i64, usize>,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let harness = Sqlite::new(Calls::Inline);
+        let store = Some(harness.open(START).await);
+        let mut stage = Self {
+            harness,
+            store,
+            model: Model::default(),
+            now: START,
+            subscribers: Vec::new(),
+            lanes: Vec::new(),
+            places: BTreeMap::new(),
+        };
+        stage.subscribe("free", None).await;
+        stage.subscribe("ordered", None).await;
+        stage
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        self.store.as_ref().expect("the store is open")
+    }
+
+    async fn subscribe(&mut self, id: &str, backfill_from: Option<Timestamp>) {
+        let new = NewSubscriber {
+            project: PROJECT,
+            id: id.to_owned(),
+            definition: "{}".to_owned(),
+            secret: Vec::new(),
+            active: true,
+            backfill_from,
+        };
+        let changed = self.store().change(Change::CreateSubscriber(new), self.now).await;
+        self.subscribers.push(changed.expect("the subscriber is fine").no);
+    }
+
+    async fn act(&mut self, step: &Step) {
+        match step {
+            Step::Group(group) => self.commit(group).await,
+            Step::Pass(ms) => self.now = self.now.plus(Duration::from_millis(u64::from(*ms))),
+            Step::Subscribe if self.subscribers.len() == 2 => {
+                self.subscribe("late", Some(START)).await;
+                self.model.backfill = Some((self.subscribers[2], 0));
+                self.model.backfill_until = self.model.events.len();
+            }
+            Step::Subscribe => {}
+            Step::Restart => {
+                drop(self.store.take());
+                self.model.restart();
+                self.store = Some(self.harness.open(self.now).await);
+            }
+            Step::Retry(index) => {
+                let keys: Vec<_> = self.model.rows.keys().copied().collect();
+                if !keys.is_empty() {
+                    let key = pick(&keys, *index);
+                    let no = self.numbers().await[&key];
+                    let expected = self.model.retry(key, self.now);
+                    let told = self.store().retry(PROJECT, no, self.now).await.expect("the store works");
+                    assert_eq!(told, expected, "retrying {key:?}");
+                }
+            }
+        }
+    }
+
+    /// The numbers of all deliveries in the store, by subscriber and place of the event.
+    async fn numbers(&self) -> BTreeMap<(i64, usize), i64> {
+        self.rows().await.into_iter().map(|(key, row)| (key, row.no)).collect()
+    }
+
+    async fn rows(&self) -> BTreeMap<(i64, usize), DeliveryRow> {
+        let filter = DeliveryFilter { limit: 100_000, ..Default::default() };
+        let rows = self.store().deliveries(PROJECT, filter).await.expect("the store works").items;
+        let place = |id: &str| self.model.events.iter().position(|(known, _)| known == id).expect("accepted");
+        rows.into_iter().map(|row| ((row.subscriber, place(&row.events[0])), row)).collect()
+    }
+
+    async fn commit(&mut self, step: &GroupStep) {
+        let results = self.results(step);
+        let released = self.released(step);
+        let backfill = match step.backfill {
+            Some(limit) => self.backfill(usize::from(limit)).await,
+            None => None,
+        };
+        let mut room = Room::new(PLENTY);
+        self.subscribers.iter().for_each(|no| room.set(*no, usize::from(step.room)));
+        let submissions: Vec<_> = step.sent.iter().map(|sent| self.submission(sent)).collect();
+        let refills: Vec<Refill> = step
+            .refills
+            .iter()
+            .filter_map(|(who, jobs)| Some((self.subscribers.get(usize::from(*who))?, jobs)))
+            .map(|(subscriber, jobs)| Refill { subscriber: *subscriber, jobs: usize::from(*jobs) })
+            .collect();
+        let expected: Vec<UnitStatus> = step.sent.iter().map(|sent| self.accept(sent)).collect();
+        let backfills = backfill.into_iter().collect();
+        let version = self.store().configuration(i64::MAX).await.expect("the store works").version;
+        let group =
+            Group { now: self.now, version, results, released, backfills, submissions, refills, room };
+        let committed = self.store().commit(Arc::new(group)).await.expect("the store works");
+        let told: Vec<UnitStatus> = committed
+            .submissions
+            .iter()
+            .map(|answer| answer.as_ref().expect("it can be written")[0])
+            .collect();
+        assert_eq!(told, expected);
+        assert_eq!(committed.stale, 0, "every result came by a valid claim");
+        self.take(committed).await;
+    }
+
+    /// Results for some of what is held; the model takes them at once, as they come first in a group.
+    fn results(&mut self, step: &GroupStep) -> Vec<Finished> {
+        let mut results = Vec::new();
+        for (index, outcome) in &step.results {
+            let held = self.model.held();
+            if held.is_empty() {
+                break;
+            }
+            let row = self.model.rows.get_mut(&pick(&held, *index)).expect("it is held");
+            let State::Claimed(job) = std::mem::replace(&mut row.state, State::Waiting) else {
+                unreachable!()
+            };
+            let later = |ms: u16| self.now.plus(Duration::from_millis(u64::from(ms)));
+            let next = match *outcome {
+                Outcome::Delivered => Next::Delivered,
+                Outcome::RetryIn(ms) => Next::RetryAt(later(ms)),
+                Outcome::PostponedBy(ms) => Next::PostponedTo(later(ms)),
+                Outcome::Exhausted => Next::Exhausted("enough".to_owned()),
+            };
+            row.attempts += 1;
+            row.lost = 0;
+            match &next {
+                Next::Delivered => row.state = State::Delivered,
+                Next::Exhausted(_) => row.state = State::Exhausted,
+                Next::RetryAt(at) | Next::PostponedTo(at) => row.due_at = *at,
+            }
+            results.push(finished(&job, next, self.now));
+        }
+        results
+    }
+
+    fn released(&mut self, step: &GroupStep) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for index in &step.released {
+            let held = self.model.held();
+            if held.is_empty() {
+                break;
+            }
+            let row = self.model.rows.get_mut(&pick(&held, *index)).expect("it is held");
+            let State::Claimed(job) = std::mem::replace(&mut row.state, State::Waiting) else {
+                unreachable!()
+            };
+            claims.push(Claim { delivery: job.delivery, token: job.token });
+        }
+        claims
+    }
+
+    /// The next step of the late subscriber's backfill, in which every event matches.
+    async fn backfill(&mut self, limit: usize) -> Option<BackfillStep> {
+        let (subscriber, looked_at) = self.model.backfill?;
+        let found = self.store().backfill(subscriber, limit).await.expect("the store works");
+        let (mut step, events): (BackfillStep, Vec<EventRow>) = found.expect("it is under way");
+        let ids: Vec<&str> = events.iter().map(|row| row.id.as_str()).collect();
+        let end = self.model.backfill_until.min(looked_at + limit);
+        let expected: Vec<&str> =
+            self.model.events[looked_at..end].iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, expected, "exactly the older events, in order");
+        for (place, row) in (looked_at..end).zip(&events) {
+            step.matched.push((row.seq, Some(self.lanes[place])));
+            self.model.add(subscriber, place, Some(self.lanes[place]), self.now, false);
+        }
+        let is_last = step.through >= step.until;
+        assert!(!is_last || end == self.model.backfill_until, "it ends after the last");
+        self.model.backfill = (!is_last).then_some((subscriber, end));
+        Some(step)
+    }
+
+    fn routes(&self, sent: &Sent) -> Vec<(i64, Option<i64>)> {
+        let lane = Some(i64::from(sent.lane));
+        let lanes = [None, lane, lane];
+        let all = self.subscribers.iter().zip(lanes).zip(sent.to);
+        all.filter(|(_, wanted)| *wanted).map(|((no, lane), _)| (*no, lane)).collect()
+    }
+
+    fn submission(&self, sent: &Sent) -> Submission {
+        let (id, content) = named(sent);
+        let mut print = Fingerprinter::default();
+        print.field(Some(content.as_bytes()));
+        let event = Event {
+            source: "shop".to_owned(),
+            type_name: "t".to_owned(),
+            subject: None,
+            time: self.now,
+            body: Bytes::from(content),
+            id: id.clone(),
+        };
+        let routes = self.routes(sent);
+        let routes = routes.into_iter().map(|(subscriber, lane)| Route { subscriber, lane }).collect();
+        let unit = RoutedUnit {
+            unit: Unit { events: vec![event], fingerprint: print.finish() },
+            routes: vec![routes],
+            keys: vec![lookup_key(PROJECT, "shop", &id)],
+        };
+        Submission { project: PROJECT, units: vec![unit] }
+    }
+
+    fn accept(&mut self, sent: &Sent) -> UnitStatus {
+        let (id, content) = named(sent);
+        let routes = self.routes(sent);
+        let status = self.model.accept(&id, &content, &routes, self.now);
+        if status == UnitStatus::Accepted {
+            self.lanes.push(i64::from(sent.lane));
+        }
+        status
+    }
+
+    /// What a commit handed over must be claimable; what it called drained must be.
+    async fn take(&mut self, committed: Committed) {
+        let all = EventFilter { limit: 10_000, ..Default::default() };
+        for row in self.store().events(PROJECT, all).await.expect("the store works").items {
+            let place = self.model.events.iter().position(|(id, _)| *id == row.id).expect("accepted");
+            self.places.insert(row.seq, place);
+        }
+        for job in committed.jobs {
+            let place = self.places[&job.event];
+            self.model.claim(job, place, self.now);
+        }
+        for refilled in committed.refilled {
+            if refilled.drained {
+                let left = self.model.claimable(refilled.subscriber, self.now);
+                assert!(left.is_empty(), "{left:?} of {} were due and left behind", refilled.subscriber);
+            }
+        }
+    }
+
+    /// The store tells the same as the model, and its rows are sound.
+    async fn compare(&self) {
+        let told: BTreeMap<_, _> =
+            self.rows().await.into_iter().map(|(key, row)| (key, (row.status, row.attempts))).collect();
+        let expected: BTreeMap<_, _> =
+            self.model.rows.iter().map(|(key, row)| (*key, (row.status(), row.attempts))).collect();
+        assert_eq!(told, expected);
+        let violations = self.harness.audit().await;
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+
+    /// Ends the backfill, lets all time pass and delivers everything: nothing is stuck.
+    async fn finish(mut self) {
+        let group = |refills: Vec<(u8, u8)>, results| {
+            Step::Group(GroupStep {
+                results,
+                released: vec![],
+                backfill: Some(4),
+                sent: vec![],
+                refills,
+                room: 0,
+            })
+        };
+        self.act(&Step::Restart).await;
+        self.now = self.now.plus(Duration::from_secs(3_600));
+        let everyone = vec![(0, 200), (1, 200), (2, 200)];
+        loop {
+            self.act(&group(everyone.clone(), vec![])).await;
+            let held = self.model.held().len();
+            if held == 0 && self.model.backfill.is_none() {
+                break;
+            }
+            self.act(&group(vec![], vec![(0, Outcome::Delivered); held])).await;
+        }
+        self.compare().await;
+        let stuck: Vec<_> =
+            self.model.rows.values().filter(|row| matches!(row.state, State::Waiting)).collect();
+        assert!(stuck.is_empty(), "{stuck:#?}");
+    }
+}
+
+fn pick<T: Copy>(from: &[T], by: Pick) -> T {
+    from[usize::from(by) % from.len()]
+}
+
+fn named(sent: &Sent) -> (String, String) {
+    (format!("e{}", sent.id), format!("{{\"id\":{},\"content\":{}}}", sent.id, sent.content))
+}
+
+fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
+    Finished {
+        claim: Claim { delivery: job.delivery, token: job.token },
+        subscriber: job.subscriber,
+        lane: job.lane,
+        n: job.attempts + 1,
+        attempt: Attempt {
+            at,
+            status: Some(200),
+            error: None,
+            detail: String::new(),
+            phases: Phases::default(),
+            response: None,
+        },
+        next,
+    }
+}
