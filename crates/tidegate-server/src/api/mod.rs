@@ -35,6 +35,15 @@ pub struct App {
     pub parts: Parts,
     /// The process is on its way out.
     pub is_stopping: AtomicBool,
+    /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
+    patching: tokio::sync::Mutex<()>,
+}
+
+impl App {
+    /// For a running pipeline.
+    pub fn new(pipeline: Pipeline, parts: Parts) -> Self {
+        Self { pipeline, parts, is_stopping: AtomicBool::new(false), patching: tokio::sync::Mutex::default() }
+    }
 }
 
 /// Every path, with its methods. `/openapi.json` must describe exactly these; a test compares.
