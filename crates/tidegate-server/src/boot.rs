@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -139,7 +139,7 @@ async fn serve(
     let signals = Signals::listen()?;
     // Made when nothing can fail any more: it is shown once, and a start that fails shows nothing.
     let first_key = ensure_admin_key(&settings, &parts).await?;
-    let app = Arc::new(App { pipeline, parts, is_stopping: AtomicBool::new(false) });
+    let app = Arc::new(App::new(pipeline, parts));
     let (stop, stopping) = watch::channel(false);
     let clock = app.parts.clock.clone();
     let door = tokio::spawn(listen::serve(listener, api::router(Arc::clone(&app)), stopping, clock));

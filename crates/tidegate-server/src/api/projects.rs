@@ -58,7 +58,7 @@ pub(super) async fn create(
     Ok(json_answer(StatusCode::CREATED, &shown(project)))
 }
 
-/// All projects, by id.
+/// All projects, oldest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_operate()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
