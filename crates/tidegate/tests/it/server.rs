@@ -49,6 +49,8 @@ pub(crate) struct Setup {
     pub(crate) listen: Option<&'static str>,
     pub(crate) admin_key: Option<&'static str>,
     pub(crate) master_key: Option<&'static str>,
+    /// More variables of the environment, which is empty otherwise.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 impl Setup {
@@ -72,6 +74,7 @@ impl Setup {
         }
         let secrets = [("TIDEGATE_ADMIN_KEY", self.admin_key), ("TIDEGATE_MASTER_KEY", self.master_key)];
         command.envs(secrets.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
