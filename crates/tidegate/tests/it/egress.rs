@@ -152,11 +152,12 @@ fn a_permission_that_was_taken_away_is_gone_for_what_was_saved_with_it() {
     let canary = Canary::new();
     let open = Setup { egress_allow: Some("127.0.0.0/8,::1/128"), ..Setup::usual() };
     let mut server = Server::start_with(&open);
-    let hosts = ["127.0.0.1", "2130706433", "localhost", "[::ffff:127.0.0.1]"];
+    let hosts =
+        ["http://127.0.0.1", "http://localhost", "https://2130706433", "https://localhost", "https://[::1]"];
     let mut paths = Vec::new();
-    for host in hosts {
+    for host in &hosts {
         let body = json!({
-            "destination": { "url": format!("http://{host}:{}/", canary.port) },
+            "destination": { "url": format!("{host}:{}/", canary.port) },
             "retry": { "schedule": [] }, "limits": { "timeout": "100ms" },
         });
         let id = server.admin().post("/v1/subscribers", &body).expect(201)["id"].clone();
