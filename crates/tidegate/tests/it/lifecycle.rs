@@ -141,6 +141,7 @@ fn a_graceful_stop_delivers_what_is_in_flight_once_and_the_rest_after() {
     let mut seen = hook.ids(IN_FLIGHT);
     server.terminate();
     server.until_logged("stopping");
+    server.lives_on();
     gate.open();
     let (status, _) = server.wait();
     assert_eq!(status.code(), Some(0));

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -154,6 +155,13 @@ impl Server {
             }
         }
         (process.child.wait().expect("it ended"), printed)
+    }
+
+    /// Waits for its end for a while, in which it must not come.
+    #[track_caller]
+    pub(crate) fn lives_on(&self) {
+        let lines = &self.process.as_ref().expect("it runs").lines;
+        assert_eq!(lines.recv_timeout(Duration::from_millis(300)), Err(RecvTimeoutError::Timeout));
     }
 
     /// A graceful stop, which must succeed. Returns what it printed since its first line.
