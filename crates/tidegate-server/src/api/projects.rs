@@ -23,12 +23,13 @@ struct NewProject {
     catalog: Catalog,
 }
 
-/// Whether events that no catalog knows are accepted; there is no catalog yet that could forbid any.
+/// What becomes of events whose type nobody declared: in an open catalog they are accepted like all others.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Catalog {
     #[default]
     Open,
+    Strict,
 }
 
 /// Creates a project.
@@ -40,7 +41,11 @@ pub(super) async fn create(
 ) -> Answer {
     caller.must_operate()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let NewProject { id, catalog: Catalog::Open } = super::request::parse(&body)?;
+    let NewProject { id, catalog } = super::request::parse(&body)?;
+    if matches!(catalog, Catalog::Strict) {
+        let detail = "this version has open catalogs only: leave `catalog` out or say \"open\"";
+        return Err(Problem::invalid("catalog_unsupported", "catalog", detail));
+    }
     let is_valid = (1..=PROJECT_ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
     if !is_valid {
