@@ -53,7 +53,8 @@ impl App {
 struct Route {
     method: Method,
     path: &'static str,
-    handler: MethodRouter<Arc<App>>,
+    /// Answers requests of the given method.
+    handler: Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<App>>>,
 }
 
 fn route<H, T>(method: Method, path: &'static str, handler: H) -> Route
@@ -61,8 +62,7 @@ where
     H: Handler<T, Arc<App>>,
     T: 'static,
 {
-    let filter = MethodFilter::try_from(method.clone()).expect("an ordinary method");
-    Route { method, path, handler: on(filter, handler) }
+    Route { method, path, handler: Box::new(|filter| on(filter, handler)) }
 }
 
 /// Everything that is answered. `/openapi.json` describes exactly this; a test compares.
@@ -100,8 +100,9 @@ fn routes() -> Vec<Route> {
 /// The API as a service.
 pub fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for Route { path, handler, .. } in routes() {
-        router = router.route(path, handler);
+    for Route { method, path, handler } in routes() {
+        let filter = MethodFilter::try_from(method).expect("an ordinary method");
+        router = router.route(path, handler(filter));
     }
     router
         .fallback(|| async {

@@ -6,11 +6,13 @@ use crate::client::{Answer, Client};
 use crate::receiver::Receiver;
 use crate::server::Server;
 
-const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
-const LINES: &[(&str, &str)] = &[("content-type", "application/x-ndjson")];
-const STRUCTURED: &[(&str, &str)] = &[("content-type", "application/cloudevents+json; charset=UTF-8")];
-const BATCH: &[(&str, &str)] = &[("content-type", "application/cloudevents-batch+json")];
-const BINARY: &[(&str, &str)] = &[
+type Headers = &'static [(&'static str, &'static str)];
+
+const JSON: Headers = &[("content-type", "application/json")];
+const LINES: Headers = &[("content-type", "application/x-ndjson")];
+const STRUCTURED: Headers = &[("content-type", "application/cloudevents+json; charset=UTF-8")];
+const BATCH: Headers = &[("content-type", "application/cloudevents-batch+json")];
+const BINARY: Headers = &[
     ("content-type", "application/json"),
     ("ce-specversion", "1.0"),
     ("ce-id", "f1"),
@@ -20,7 +22,7 @@ const BINARY: &[(&str, &str)] = &[
     ("ce-subject", "caf%C3%A9"),
     ("ce-traceparent", "00-1"),
 ];
-const BINARY_TEXT: &[(&str, &str)] = &[
+const BINARY_TEXT: Headers = &[
     ("content-type", "text/plain"),
     ("ce-specversion", "1.0"),
     ("ce-id", "g1"),
@@ -34,7 +36,9 @@ fn send(client: &Client, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> An
 }
 
 /// A form, a request in it, and the bodies that it becomes.
-const FORMS: [(&str, &[(&str, &str)], &str, &[&str]); 8] = [
+type Form = (&'static str, Headers, &'static str, &'static [&'static str]);
+
+const FORMS: [Form; 8] = [
     (
         "one event",
         JSON,
@@ -184,119 +188,88 @@ fn sized(bytes: usize) -> String {
     format!(r#"{{"source":"s","type":"t","data":"{}"}}"#, "x".repeat(bytes - empty))
 }
 
-/// A request, its status and code, the index and the field it is about.
-type Refused = (&'static [(&'static str, &'static str)], String, u16, &'static str, Value, Value);
-
-fn refused(
-    headers: &'static [(&'static str, &'static str)],
-    body: impl Into<String>,
-    (status, code): (u16, &'static str),
-    place: (impl Into<Value>, impl Into<Value>),
-) -> Refused {
-    (headers, body.into(), status, code, place.0.into(), place.1.into())
-}
-
-const NOWHERE: (Value, Value) = (Value::Null, Value::Null);
 const GOOD: &str = r#"{"id":"good","source":"s","type":"t"}"#;
 
-fn malformed() -> Vec<Refused> {
-    let at = |index: Option<usize>, field: &'static str| (json!(index), json!(field));
+/// A request that is refused, with which status and code, and for which event and field.
+struct Refused(Headers, String, u16, &'static str, Option<usize>, Option<&'static str>);
+
+fn unreadable() -> Vec<Refused> {
+    let text: Headers = &[("content-type", "text/plain")];
+    let xml: Headers = &[("content-type", "application/cloudevents+xml")];
+    let latin: Headers = &[("content-type", "application/json; charset=latin1")];
+    let two = |second: String| format!("{GOOD}\n{second}");
     vec![
-        refused(JSON, "{", (400, "json_syntax"), NOWHERE),
-        refused(JSON, "", (400, "json_syntax"), NOWHERE),
-        refused(JSON, "{\"source\":\"a\u{0}b\",\"type\":\"t\"}", (400, "json_syntax"), NOWHERE),
-        refused(JSON, nested(65), (400, "json_too_deep"), NOWHERE),
-        refused(LINES, format!("{GOOD}\n{}", nested(65)), (400, "json_too_deep"), (1, Value::Null)),
-        refused(JSON, "\"text\"", (422, "field_type"), NOWHERE),
-        refused(JSON, format!("[{GOOD},[]]"), (422, "field_type"), (1, Value::Null)),
-        refused(JSON, format!("[{GOOD},{{\"source\":\"s\"}}]"), (422, "field_missing"), at(Some(1), "type")),
-        refused(
+        Refused(JSON, "{".into(), 400, "json_syntax", None, None),
+        Refused(JSON, String::new(), 400, "json_syntax", None, None),
+        Refused(JSON, "{\"source\":\"a\u{0}b\",\"type\":\"t\"}".into(), 400, "json_syntax", None, None),
+        Refused(JSON, nested(65), 400, "json_too_deep", None, None),
+        Refused(LINES, two(nested(65)), 400, "json_too_deep", Some(1), None),
+        Refused(JSON, sized(1024 * 1024 + 1), 413, "event_too_large", None, None),
+        Refused(LINES, two(sized(1024 * 1024 + 1)), 413, "event_too_large", Some(1), None),
+        Refused(JSON, format!("[{}]", vec![GOOD; 10_001].join(",")), 413, "too_many_events", None, None),
+        Refused(JSON, " ".repeat(16 * 1024 * 1024 + 1), 413, "request_too_large", None, None),
+        Refused(text, GOOD.into(), 415, "media_type_unsupported", None, None),
+        Refused(xml, GOOD.into(), 415, "media_type_unsupported", None, None),
+        Refused(latin, GOOD.into(), 415, "media_type_unsupported", None, None),
+    ]
+}
+
+/// What stands in an event beside a source and a type, and what is wrong with it.
+const WRONG_FIELDS: [(&str, &str, &str); 9] = [
+    (r#""dta":1"#, "field_unknown", "dta"),
+    (r#""source":"s""#, "field_repeated", "source"),
+    (r#""id":1"#, "field_type", "id"),
+    (r#""id":"""#, "field_empty", "id"),
+    (r#""id":"a\u0000""#, "field_characters", "id"),
+    (r#""subject":"\u001b[""#, "field_characters", "subject"),
+    (r#""time":"today""#, "field_time", "time"),
+    (r#""data":1,"data_base64":"""#, "field_conflict", "data_base64"),
+    (r#""events":[{"type":"u"},{"id":"x","type":"u"}]"#, "field_unknown", "events[1].id"),
+];
+
+fn wrong() -> Vec<Refused> {
+    let bare: Headers = &[("ce-specversion", "1.0"), ("ce-id", "e"), ("ce-type", "t")];
+    let second = |wrong: &str| format!("[{GOOD},{wrong}]");
+    let long = format!(r#"{{"source":"s","type":"{}"}}"#, "t".repeat(257));
+    let old = r#"[{"specversion":"0.3","id":"e","source":"s","type":"t"}]"#.to_owned();
+    let mut wrong = vec![
+        Refused(JSON, "\"text\"".into(), 422, "field_type", None, None),
+        Refused(JSON, second("[]"), 422, "field_type", Some(1), None),
+        Refused(JSON, second(r#"{"source":"s"}"#), 422, "field_missing", Some(1), Some("type")),
+        Refused(
             LINES,
             format!("{GOOD}\n\n{{\"type\":\"t\"}}"),
-            (422, "field_missing"),
-            at(Some(1), "source"),
+            422,
+            "field_missing",
+            Some(1),
+            Some("source"),
         ),
-        refused(JSON, r#"{"source":"s","type":"t","dta":1}"#, (422, "field_unknown"), at(None, "dta")),
-        refused(
-            JSON,
-            r#"{"source":"s","source":"s","type":"t"}"#,
-            (422, "field_repeated"),
-            at(None, "source"),
-        ),
-        refused(JSON, r#"{"source":1,"type":"t"}"#, (422, "field_type"), at(None, "source")),
-        refused(JSON, r#"{"source":"s","type":"a\u0000"}"#, (422, "field_characters"), at(None, "type")),
-        refused(
-            JSON,
-            r#"{"source":"s","type":"t","subject":"\u001b["}"#,
-            (422, "field_characters"),
-            at(None, "subject"),
-        ),
-        refused(JSON, r#"{"source":"s","type":"a*"}"#, (422, "field_characters"), at(None, "type")),
-        refused(JSON, r#"{"id":"","source":"s","type":"t"}"#, (422, "field_empty"), at(None, "id")),
-        refused(
-            JSON,
-            format!(r#"{{"id":"{}","source":"s","type":"t"}}"#, "i".repeat(257)),
-            (422, "field_too_long"),
-            at(None, "id"),
-        ),
-        refused(JSON, r#"{"source":"s","type":"t","time":"today"}"#, (422, "field_time"), at(None, "time")),
-        refused(
-            JSON,
-            r#"{"source":"s","type":"t","data":1,"data_base64":""}"#,
-            (422, "field_conflict"),
-            at(None, "data_base64"),
-        ),
-        refused(
-            JSON,
-            r#"{"source":"s","type":"t","events":[{"type":"u"},{"id":"x","type":"u"}]}"#,
-            (422, "field_unknown"),
-            at(None, "events[1].id"),
-        ),
-        refused(STRUCTURED, GOOD, (422, "field_missing"), at(None, "specversion")),
-        refused(
-            BATCH,
-            r#"[{"specversion":"0.3","id":"e","source":"s","type":"t"}]"#,
-            (422, "specversion_unsupported"),
-            at(Some(0), "specversion"),
-        ),
-        refused(
-            &[("ce-specversion", "1.0"), ("ce-id", "e"), ("ce-type", "t")],
-            "{}",
-            (422, "field_missing"),
-            at(None, "ce-source"),
-        ),
-        refused(&[("content-type", "text/plain")], GOOD, (415, "media_type_unsupported"), NOWHERE),
-        refused(
-            &[("content-type", "application/cloudevents+xml")],
-            GOOD,
-            (415, "media_type_unsupported"),
-            NOWHERE,
-        ),
-        refused(
-            &[("content-type", "application/json; charset=latin1")],
-            GOOD,
-            (415, "media_type_unsupported"),
-            NOWHERE,
-        ),
-        refused(JSON, sized(1024 * 1024 + 1), (413, "event_too_large"), NOWHERE),
-        refused(
-            JSON,
-            format!("[{}{GOOD}]", format!("{GOOD},").repeat(10_000)),
-            (413, "too_many_events"),
-            NOWHERE,
-        ),
-        refused(JSON, " ".repeat(16 * 1024 * 1024 + 1), (413, "request_too_large"), NOWHERE),
-    ]
+        Refused(JSON, long, 422, "field_too_long", None, Some("type")),
+        Refused(JSON, r#"{"source":"s","type":"a*"}"#.into(), 422, "field_characters", None, Some("type")),
+        Refused(STRUCTURED, GOOD.into(), 422, "field_missing", None, Some("specversion")),
+        Refused(BATCH, old, 422, "specversion_unsupported", Some(0), Some("specversion")),
+        Refused(bare, "{}".into(), 422, "field_missing", None, Some("ce-source")),
+    ];
+    for (members, code, field) in WRONG_FIELDS {
+        let event = format!(r#"{{"source":"s","type":"t",{members}}}"#);
+        wrong.push(Refused(JSON, second(&event), 422, code, Some(1), Some(field)));
+        wrong.push(Refused(JSON, event, 422, code, None, Some(field)));
+    }
+    wrong
 }
 
 #[test]
 fn one_malformed_event_refuses_the_whole_request() {
     let server = Server::start();
     let client = server.admin();
-    for (headers, body, status, code, index, field) in malformed() {
+    for Refused(headers, body, status, code, index, field) in unreadable().into_iter().chain(wrong()) {
         let problem = send(&client, headers, &body).problem(status, code);
         let shown: String = body.chars().take(100).collect();
-        assert_eq!((&problem["index"], &problem["field"]), (&index, &field), "{shown}: {problem}");
+        assert_eq!(
+            (&problem["index"], &problem["field"]),
+            (&json!(index), &json!(field)),
+            "{shown}: {problem}"
+        );
     }
     send(&client, JSON, b"{\"source\":\"\xff\"}").problem(400, "json_encoding");
     assert_eq!(client.get("/v1/events").expect(200)["items"], json!([]), "nothing is stored");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::receiver::{Arrival, Gate, Receiver, Reply};
-use crate::server::{Folder, Server, Setup};
+use crate::server::{ADMIN_KEY, Folder, Server, Setup};
 
 #[test]
 fn the_first_event_arrives_signed_with_the_key_that_was_printed_once() {
@@ -63,6 +63,10 @@ fn an_open_door_without_a_key_is_refused_with_the_remedy() {
     let setup = Setup { listen: Some("0.0.0.0:0"), ..Setup::default() };
     let refusal = setup.refusal(&folder);
     assert!(refusal.contains("0.0.0.0") && refusal.contains("set TIDEGATE_ADMIN_KEY"), "{refusal}");
+    let mut server = Server::start_with(&Setup { admin_key: Some(ADMIN_KEY), ..setup.clone() });
+    server.stop();
+    server.restart(&setup);
+    server.admin().get("/v1/events").expect(200);
 }
 
 #[test]
@@ -137,6 +141,7 @@ fn a_graceful_stop_delivers_what_is_in_flight_once_and_the_rest_after() {
     let mut seen = hook.ids(IN_FLIGHT);
     server.terminate();
     server.until_logged("stopping");
+    server.lives_on();
     gate.open();
     let (status, _) = server.wait();
     assert_eq!(status.code(), Some(0));
@@ -170,20 +175,22 @@ fn whatever_was_acknowledged_survives_a_kill() {
     let mut server = Server::start();
     let hook = Receiver::start();
     server.subscribe(&hook, &Value::Null);
+    let mut seen = BTreeSet::new();
     for round in 0..ROUNDS {
         let events: Value = (0..EVENTS)
             .map(|n| json!({ "id": format!("{round}-{n}"), "source": "s", "type": "t" }))
             .collect();
         assert_eq!(server.admin().publish(&events)["accepted"], EVENTS);
-        hook.next();
+        seen.insert(hook.next().event_id());
         server.kill();
         server.restart(&Setup::usual());
     }
-    // Every event was taken from the channel once or more; the first ones of each round above.
     let listed = server.admin().until("/v1/deliveries?limit=500", |page| {
         page["items"].as_array().is_some_and(|items| items.iter().all(|item| item["status"] == "delivered"))
     });
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(ROUNDS * EVENTS));
+    seen.extend(hook.rest().iter().map(Arrival::event_id));
+    assert_eq!(seen.len(), ROUNDS * EVENTS);
 }
 
 #[test]

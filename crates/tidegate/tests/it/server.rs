@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -49,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) listen: Option<&'static str>,
     pub(crate) admin_key: Option<&'static str>,
     pub(crate) master_key: Option<&'static str>,
+    /// More variables of the environment, which is empty otherwise.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 impl Setup {
@@ -72,6 +75,7 @@ impl Setup {
         }
         let secrets = [("TIDEGATE_ADMIN_KEY", self.admin_key), ("TIDEGATE_MASTER_KEY", self.master_key)];
         command.envs(secrets.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -151,6 +155,13 @@ impl Server {
             }
         }
         (process.child.wait().expect("it ended"), printed)
+    }
+
+    /// Waits for its end for a while, in which it must not come.
+    #[track_caller]
+    pub(crate) fn lives_on(&self) {
+        let lines = &self.process.as_ref().expect("it runs").lines;
+        assert_eq!(lines.recv_timeout(Duration::from_millis(300)), Err(RecvTimeoutError::Timeout));
     }
 
     /// A graceful stop, which must succeed. Returns what it printed since its first line.

@@ -1,1 +1,249 @@
-//! x
+//! Projects, keys and roles: who may do what, and what does not exist for others.
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::receiver::Receiver;
+use crate::server::{ADMIN_KEY, Server};
+
+/// Every operation of the API, as it describes itself: method, path and the roles that may use it.
+fn operations(client: &Client) -> Vec<(String, String, Vec<String>)> {
+    let description = client.get("/openapi.json").expect(200);
+    let paths = description["paths"].as_object().expect("paths").clone();
+    let of_path = |(path, item): (String, Value)| {
+        let members = item.as_object().expect("a path item").clone();
+        let methods = members.into_iter().filter(|(_, member)| member.get("operationId").is_some());
+        let row = move |(method, operation): (String, Value)| {
+            (method.to_uppercase(), path.clone(), roles(&operation))
+        };
+        methods.map(row).collect::<Vec<_>>()
+    };
+    paths.into_iter().flat_map(of_path).collect()
+}
+
+fn roles(operation: &Value) -> Vec<String> {
+    let security = operation["security"].as_array().expect("security");
+    security.iter().map(|one| one["key"][0].as_str().expect("a role").to_owned()).collect()
+}
+
+fn key(client: &Client, body: &Value) -> Client {
+    let created = client.post("/v1/keys", body).expect(201);
+    client.with_key(created["key"].as_str().expect("a key"))
+}
+
+#[test]
+fn a_role_opens_what_the_description_says_and_nothing_else() {
+    let server = Server::start();
+    let admin = server.admin();
+    let role = |role: &str| (role.to_owned(), key(&admin, &json!({ "role": role })));
+    let callers =
+        [role("viewer"), role("publisher"), role("admin"), ("installation".to_owned(), admin.clone())];
+    let stranger = Client::stranger(server.address);
+    let mut count = 0;
+    for (method, path, roles) in operations(&admin) {
+        let path = path.replace("{id}", "nobody");
+        if roles.is_empty() {
+            assert_eq!(stranger.call(&method, &path, &Value::Null).status, 200, "{method} {path}");
+            continue;
+        }
+        let unknown = stranger.call(&method, &path, &Value::Null);
+        unknown.problem(401, "key_invalid");
+        assert_eq!(unknown.header("www-authenticate"), Some("bearer"));
+        for (name, caller) in &callers {
+            let answer = caller.call(&method, &path, &Value::Null);
+            let is_allowed =
+                roles.contains(name) || (name == "installation" && roles.contains(&"admin".to_owned()));
+            assert_eq!(answer.status != 403, is_allowed, "{name}: {method} {path}: {}", answer.text());
+            if !is_allowed {
+                answer.problem(403, "role_insufficient");
+            }
+            count += 1;
+        }
+    }
+    assert_eq!(count, 21 * 4, "every operation with a key, by every role");
+}
+
+/// A project with one of everything.
+struct Tenant {
+    client: Client,
+    project: String,
+    event: String,
+    subscriber: String,
+    delivery: String,
+    key: String,
+}
+
+impl Tenant {
+    fn new(server: &Server, project: &str) -> Self {
+        let admin = server.admin();
+        admin.post("/v1/projects", &json!({ "id": project, "catalog": "open" })).expect(201);
+        let client = key(&admin, &json!({ "project": project, "role": "admin" }));
+        let spare = client.post("/v1/keys", &json!({ "role": "viewer", "name": "spare" })).expect(201);
+        let subscriber = server.subscribe_as(&client, &Receiver::start(), &json!({ "active": false }));
+        let event = format!("event-of-{project}");
+        client.publish(&json!({ "id": event, "source": "s", "type": "t" }));
+        let deliveries = client.get("/v1/deliveries").expect(200);
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        Self {
+            client,
+            project: project.to_owned(),
+            event,
+            subscriber: subscriber.id,
+            delivery: text(&deliveries["items"][0]["id"]),
+            key: text(&spare["id"]),
+        }
+    }
+
+    /// A path of the description with this tenant's own id in it.
+    fn fill(&self, path: &str) -> String {
+        let id = match path.split('/').nth(2) {
+            Some("events") => &self.event,
+            Some("subscribers") => &self.subscriber,
+            Some("deliveries") => &self.delivery,
+            Some("keys") => &self.key,
+            Some("projects") => &self.project,
+            _ => panic!("{path} has an id of an unknown kind: teach this test"),
+        };
+        path.replace("{id}", id)
+    }
+
+    fn everything(&self) -> Vec<Value> {
+        let lists = ["/v1/events", "/v1/subscribers", "/v1/deliveries", "/v1/keys"];
+        lists.map(|list| self.client.get(list).expect(200)).to_vec()
+    }
+}
+
+#[test]
+fn what_belongs_to_others_does_not_exist() {
+    let server = Server::start();
+    let (victim, intruder) = (Tenant::new(&server, "victim"), Tenant::new(&server, "intruder"));
+    let astray = server.admin().with("x-tidegate-project", "intruder");
+    let before = victim.everything();
+    let mut count = 0;
+    for (method, path, roles) in operations(&server.admin()) {
+        if !path.contains("{id}") {
+            continue;
+        }
+        count += 1;
+        let (path, body) = (victim.fill(&path), json!({ "name": "stolen" }));
+        let answer = intruder.client.call(&method, &path, &body);
+        if roles == ["installation"] {
+            answer.problem(403, "role_insufficient");
+            continue;
+        }
+        answer.problem(404, "not_found");
+        astray.call(&method, &path, &body).problem(404, "not_found");
+        intruder
+            .client
+            .with("x-tidegate-project", "victim")
+            .call(&method, &path, &body)
+            .problem(404, "not_found");
+    }
+    assert_eq!(count, 12);
+    let filter = format!("/v1/deliveries?subscriber={}", victim.subscriber);
+    intruder.client.get(&filter).problem(404, "not_found");
+    intruder
+        .client
+        .post("/v1/keys", &json!({ "project": "victim", "role": "admin" }))
+        .problem(404, "not_found");
+    assert_eq!(victim.everything(), before, "nothing changed");
+    for seen in intruder.everything() {
+        let text = seen.to_string();
+        let theirs = [&victim.event, &victim.subscriber, &victim.delivery, &victim.key];
+        assert!(!theirs.into_iter().any(|id| text.contains(id.as_str())), "{text}");
+    }
+}
+
+#[test]
+fn the_same_event_id_in_two_projects_is_two_events() {
+    let server = Server::start();
+    let (one, two) = (Tenant::new(&server, "one"), Tenant::new(&server, "two"));
+    for (tenant, n) in [(&one, 1), (&two, 2)] {
+        let answer = tenant.client.publish(&json!({ "id": "shared", "source": "s", "type": "t", "data": n }));
+        assert_eq!(answer["accepted"], 1);
+    }
+    assert_eq!(one.client.get("/v1/events/shared").expect(200)["data"], 1);
+    assert_eq!(two.client.get("/v1/events/shared").expect(200)["data"], 2);
+}
+
+#[test]
+fn the_installations_key_acts_on_the_project_it_names() {
+    let server = Server::start();
+    let tenant = Tenant::new(&server, "p1");
+    let named = server.admin().with("x-tidegate-project", "p1");
+    let path = format!("/v1/subscribers/{}", tenant.subscriber);
+    named.get(&path).expect(200);
+    server.admin().get(&path).problem(404, "not_found");
+    server.admin().with("x-tidegate-project", "p2").get("/v1/subscribers").problem(404, "not_found");
+    tenant.client.with("x-tidegate-project", "p1").get(&path).expect(200);
+    named.publish(&json!({ "id": "named", "source": "s", "type": "t" }));
+    tenant.client.get("/v1/events/named").expect(200);
+    let keys = |client: &Client| client.get("/v1/keys").expect(200)["items"].as_array().unwrap().len();
+    assert_eq!((keys(&named), keys(&server.admin())), (2, 3));
+}
+
+#[test]
+fn keys_are_shown_once_and_end_at_once() {
+    let server = Server::start();
+    let admin = server.admin();
+    let made = admin.post("/v1/keys", &json!({ "role": "viewer", "name": "ci" })).expect(201);
+    let secret = made["key"].as_str().expect("a key");
+    assert_eq!((&made["project"], &made["role"]), (&"default".into(), &"viewer".into()));
+    let viewer = admin.with_key(secret);
+    viewer.get("/v1/events").expect(200);
+    let list = admin.get("/v1/keys").text();
+    assert!(!list.contains(secret) && !list.contains(ADMIN_KEY) && list.contains(&secret[..8]), "{list}");
+    let database = std::fs::read(server.folder.path().join("data/tidegate.db")).expect("the database");
+    let log = std::fs::read(server.folder.path().join("data/tidegate.db-wal")).unwrap_or_default();
+    for bytes in [database, log] {
+        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        assert!(!holds(secret) && !holds(ADMIN_KEY), "only hashes are kept");
+    }
+    admin.delete(&format!("/v1/keys/{}", made["id"].as_str().expect("an id"))).expect(200);
+    viewer.get("/v1/events").problem(401, "key_invalid");
+
+    let own = admin.get("/v1/keys").expect(200)["items"][0]["id"].clone();
+    admin.delete(&format!("/v1/keys/{}", own.as_str().expect("an id"))).problem(409, "key_last");
+    for (body, code) in [
+        (json!({ "role": "king" }), "field_value"),
+        (json!({ "name": "x" }), "field_missing"),
+        (json!({ "role": "viewer", "name": "a\u{0}" }), "field_characters"),
+        (json!({ "role": "viewer", "name": "n".repeat(257) }), "field_too_long"),
+        (json!({ "role": "viewer", "key": "tgk_mine" }), "field_unknown"),
+    ] {
+        admin.post("/v1/keys", &body).problem(422, code);
+    }
+    admin.with_key("Basic").with("authorization", "Basic abc").get("/v1/events").problem(401, "key_invalid");
+}
+
+#[test]
+fn projects_are_made_once_and_end_empty() {
+    let server = Server::start();
+    let admin = server.admin();
+    let tenant = Tenant::new(&server, "p1");
+    admin.post("/v1/projects", &json!({ "id": "p1" })).problem(409, "conflict");
+    for (id, code) in
+        [("", "project_id_invalid"), ("P1", "project_id_invalid"), ("a/b", "project_id_invalid")]
+    {
+        admin.post("/v1/projects", &json!({ "id": id })).problem(422, code);
+    }
+    admin
+        .post("/v1/projects", &json!({ "id": "p2", "catalog": "strict" }))
+        .problem(422, "catalog_unsupported");
+    let ids: Vec<Value> = admin.get("/v1/projects").expect(200)["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["id"].clone())
+        .collect();
+    assert_eq!(ids, ["default", "p1"]);
+    admin.delete("/v1/projects/p1").problem(409, "conflict");
+    tenant.client.delete(&format!("/v1/subscribers/{}", tenant.subscriber)).expect(200);
+    admin.delete("/v1/projects/p1").expect(200);
+    tenant.client.get("/v1/events").problem(401, "key_invalid");
+    admin.delete("/v1/projects/p1").problem(404, "not_found");
+    admin.delete("/v1/projects/default").problem(409, "project_default");
+    let again = Tenant::new(&server, "p1");
+    let events = again.client.get("/v1/events").expect(200);
+    assert_eq!(events["items"].as_array().map(Vec::len), Some(1), "a new project is empty: {events}");
+}
