@@ -152,26 +152,29 @@ impl Fingerprinter {
 /// One integer per event serves both questions: "is (source, id) known?" is one point, "which events have this
 /// id?" is one short range. Different events may share a key; whoever asks confirms on the event itself.
 pub fn lookup_key(project: i64, source: &str, id: &str) -> i64 {
-    let by_id = lookup_range(project, id).start;
-    let mut context = digest::Context::new(&digest::SHA256);
-    context.update(&by_id.to_le_bytes());
-    context.update(source.as_bytes());
-    context.update(&[0]);
-    context.update(id.as_bytes());
-    let hash = context.finish();
-    let low = i64::from_le_bytes([hash.as_ref()[0], hash.as_ref()[1], hash.as_ref()[2], 0, 0, 0, 0, 0]);
-    by_id | low
+    let hash = id_hash(project, id);
+    // The id is hashed well; the source only has to tell the few that share an id apart.
+    let low =
+        source.bytes().fold(hash[1], |mix, byte| (mix ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    high_bits(hash) | ((low >> 40) as i64)
 }
 
 /// All keys that [`lookup_key`] may give for this id, whatever its source.
 pub fn lookup_range(project: i64, id: &str) -> Range<i64> {
+    let start = high_bits(id_hash(project, id));
+    start..start.saturating_add(0x0100_0000)
+}
+
+fn high_bits(hash: [u64; 2]) -> i64 {
+    (hash[0] as i64) & !0x00ff_ffff
+}
+
+fn id_hash(project: i64, id: &str) -> [u64; 2] {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(&project.to_le_bytes());
     context.update(id.as_bytes());
     let hash = context.finish();
-    let high = i64::from_le_bytes(hash.as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"));
-    let start = high & !0x00ff_ffff;
-    start..start.saturating_add(0x0100_0000)
+    [0, 8].map(|at| u64::from_le_bytes(hash.as_ref()[at..at + 8].try_into().expect("SHA-256 has 32 bytes")))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,7 +22,7 @@ use tidegate_store::sqlite::{Calls, SqliteStore};
 use tidegate_store::{Change, NewKey, Store};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App};
@@ -130,18 +130,21 @@ async fn serve(
         entropy,
         metrics: Arc::new(Metrics::default()),
     };
-    let first_key = ensure_admin_key(&settings, &parts).await?;
+    refuse_open_door(&settings, &parts)?;
     let listener = TcpListener::bind(settings.listen)
         .await
         .map_err(|error| BootError::Listen(settings.listen, error))?;
     let address = listener.local_addr()?;
     let pipeline = Pipeline::start(&parts, &deliver).await?;
-    let app = Arc::new(App { pipeline, parts, is_stopping: AtomicBool::new(false) });
+    let signals = Signals::listen()?;
+    // Made when nothing can fail any more: it is shown once, and a start that fails shows nothing.
+    let first_key = ensure_admin_key(&settings, &parts).await?;
+    let app = Arc::new(App::new(pipeline, parts));
     let (stop, stopping) = watch::channel(false);
     let clock = app.parts.clock.clone();
     let door = tokio::spawn(listen::serve(listener, api::router(Arc::clone(&app)), stopping, clock));
     announce(address, first_key.as_deref());
-    wait_for_signal().await?;
+    signals.stop().await;
     tracing::info!("stopping: finishing what is under way");
     app.is_stopping.store(true, Ordering::Relaxed);
     // The door's task can only have ended before; then there is nothing to stop.
@@ -156,26 +159,43 @@ fn transport(settings: &Settings) -> Arc<dyn Transport> {
     Arc::new(HttpTransport::new(settings.policy.clone(), Arc::new(SystemResolver::default())))
 }
 
-async fn wait_for_signal() -> Result<(), BootError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that end a server. Listened for before it announces itself, so that none finds it unprepared.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, BootError> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Returns when it shall stop.
+    async fn stop(mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn has_installation_key(parts: &Parts) -> bool {
+    parts.rosters.current().keys.iter().any(|key| key.project == 0)
+}
+
+fn refuse_open_door(settings: &Settings, parts: &Parts) -> Result<(), BootError> {
+    let is_open = settings.admin_key.is_none() && !has_installation_key(parts);
+    if is_open && !settings.listen.ip().is_loopback() {
+        return Err(BootError::Open(settings.listen));
     }
     Ok(())
 }
 
 /// Makes sure that an installation key exists. Returns the one it had to make up, to be shown once.
 async fn ensure_admin_key(settings: &Settings, parts: &Parts) -> Result<Option<String>, BootError> {
-    let roster = parts.rosters.current();
-    let has_key = roster.keys.iter().any(|key| key.project == 0);
-    if !has_key && settings.admin_key.is_none() && !settings.listen.ip().is_loopback() {
-        return Err(BootError::Open(settings.listen));
-    }
-    let (key, is_new) = match (&settings.admin_key, has_key) {
-        (Some(given), _) if roster.holder(&key::hash(given)).is_some() => return Ok(None),
+    let (key, is_new) = match (&settings.admin_key, has_installation_key(parts)) {
+        (Some(given), _) if parts.rosters.current().holder(&key::hash(given)).is_some() => return Ok(None),
         (Some(given), _) => (given.clone(), false),
         (None, true) => return Ok(None),
         (None, false) => (key::generate([parts.entropy.u128(), parts.entropy.u128()]), true),

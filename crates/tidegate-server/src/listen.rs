@@ -4,14 +4,16 @@
 //! and because a graceful stop must let requests under way come to their end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections at once: one file descriptor each.
 const CONNECTIONS_MAX: usize = 4096;
@@ -33,14 +35,13 @@ pub async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         let accepted = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            accepted = listener.accept() => accepted,
+            accepted = accept(&listener, &places) => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, place)) => {
                 let (router, stop) = (router.clone(), stop.clone());
                 tokio::spawn(async move {
                     connection(stream, router, stop).await;
@@ -61,19 +62,39 @@ pub async fn serve(
     }
 }
 
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
+}
+
 async fn connection(stream: TcpStream, router: Router, mut stop: watch::Receiver<bool>) {
     // Answers are small and complete: waiting for more to send only delays them.
     let _ = stream.set_nodelay(true);
+    let has_begun = AtomicBool::new(false);
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        has_begun.store(true, Ordering::Relaxed);
+        service.call(request)
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);
     tokio::select! {
         biased;
         result = served.as_mut() => return log(result),
         _ = stop.wait_for(|stop| *stop) => served.as_mut().graceful_shutdown(),
+    }
+    // A graceful shutdown waits for the first request, which may never come.
+    if !has_begun.load(Ordering::Relaxed) {
+        return;
     }
     log(served.await);
 }

@@ -13,14 +13,15 @@ use http::HeaderMap;
 use tidegate_core::egress::{Policy, Url};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
-use tidegate_core::route::{Router, Stored, Subscriber};
+use tidegate_core::route::{Router, Subscriber};
 use tidegate_core::schedule::Terms;
-use tidegate_core::seal::Sealer;
+use tidegate_core::seal::{SealProblem, Sealer};
 use tidegate_core::sign::Signer;
 use tidegate_core::subscriber::Definition;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Target, webhook};
 use tidegate_store::{Change, Changed, KeyRow, ProjectRow, Store, SubscriberRow};
+use tokio::sync::Notify;
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -111,6 +112,7 @@ pub struct Rosters {
     policy: Policy,
     current: ArcSwap<Roster>,
     refreshing: tokio::sync::Mutex<()>,
+    changed: Notify,
 }
 
 impl Rosters {
@@ -126,6 +128,7 @@ impl Rosters {
             policy,
             current: ArcSwap::from_pointee(Roster::default()),
             refreshing: tokio::sync::Mutex::new(()),
+            changed: Notify::new(),
         };
         rosters.refresh().await?;
         Ok(Arc::new(rosters))
@@ -146,11 +149,24 @@ impl Rosters {
         self.sealer.seal(secret.as_bytes(), &row_name(project, id), nonce)
     }
 
-    /// Changes the configuration. When this returns, every later event is routed by it.
-    pub async fn change(&self, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
-        let changed = self.store.change(change, now).await?;
-        self.refresh().await?;
-        Ok(changed)
+    /// Changes the configuration. When this returns, every later event is routed by it. What was begun comes to its
+    /// end even if the caller goes away, as a client that hangs up does.
+    pub async fn change(self: &Arc<Self>, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
+        let rosters = Arc::clone(self);
+        let changing = tokio::spawn(async move {
+            let changed = rosters.store.change(change, now).await?;
+            rosters.changed.notify_one();
+            rosters.refresh().await?;
+            Ok(changed)
+        });
+        changing.await.unwrap_or_else(|error| {
+            Err(tidegate_store::Error::Unavailable(format!("the change ended early: {error}")))
+        })
+    }
+
+    /// Returns when the store may hold another configuration than was last followed. For one listener.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Takes over what changed in the store since the current snapshot.
@@ -169,25 +185,38 @@ impl Rosters {
         };
         let touched: BTreeSet<ProjectNo> = news.subscribers.iter().map(|row| row.project).collect();
         for row in news.subscribers {
-            self.apply(&mut roster, row);
+            self.apply(&mut roster, row)?;
         }
         for project in touched {
             let rules = roster.endpoints.values().filter(|endpoint| endpoint.rule.project == project);
             let router = Router::build(rules.map(|endpoint| Arc::clone(&endpoint.rule)).collect());
             roster.routers.insert(project, Arc::new(router));
         }
+        let is_newer = roster.version != old.version;
         self.current.store(Arc::new(roster));
+        if is_newer {
+            self.changed.notify_one();
+        }
         Ok(())
     }
 
-    fn apply(&self, roster: &mut Roster, row: SubscriberRow) {
+    /// Takes over one row. Only a wrong master key is an error: going on with it would lose deliveries one by one.
+    fn apply(&self, roster: &mut Roster, row: SubscriberRow) -> tidegate_store::Result<()> {
         let (no, key) = (row.no, (row.project, row.id.clone()));
         roster.endpoints.remove(&no);
         roster.by_id.remove(&key);
         if row.deleted {
-            return;
+            return Ok(());
         }
-        match self.compile(row) {
+        let secret = self.sealer.open(&row.secret, &row_name(row.project, &row.id));
+        if secret == Err(SealProblem::OtherKey) {
+            return Err(tidegate_store::Error::Unusable(format!(
+                "the secret of subscriber {} was sealed with another master key: set TIDEGATE_MASTER_KEY to that key, \
+                 or put its file master.key back beside the data",
+                key.1
+            )));
+        }
+        match compile(row, secret) {
             Ok(endpoint) => {
                 roster.endpoints.insert(no, Arc::new(endpoint));
                 roster.by_id.insert(key, no);
@@ -195,44 +224,34 @@ impl Rosters {
             // One damaged row must not keep all the others from their events.
             Err(problem) => tracing::error!(subscriber = key.1, problem, "a subscriber can not be used"),
         }
+        Ok(())
     }
+}
 
-    fn compile(&self, row: SubscriberRow) -> Result<Endpoint, String> {
-        let definition: Definition =
-            serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
-        let secret = self
-            .sealer
-            .open(&row.secret, &row_name(row.project, &row.id))
-            .map_err(|problem| problem.to_string())
-            .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "the secret is not text".to_owned()))?;
-        let signer = Signer::parse(&secret).map_err(|problem| problem.to_string())?;
-        let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
-        let headers =
-            webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
-        let stored = Stored {
-            no: row.no,
-            project: row.project,
-            id: row.id,
-            version: row.version,
-            created_version: row.created_version,
-            active: row.active,
-            definition,
-        };
-        let rule = Subscriber::compile(stored).map_err(|problem| problem.to_string())?;
-        let limits = &rule.definition.limits;
-        Ok(Endpoint {
-            created_at: row.created_at,
-            active: row.active,
-            inactive_reason: row.inactive_reason,
-            backfilling: row.backfilling,
-            target: Target::new(url),
-            headers,
-            signers: vec![signer],
-            timeout: limits.timeout.0,
-            terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
-            rule: Arc::new(rule),
-        })
-    }
+fn compile(row: SubscriberRow, secret: Result<Vec<u8>, SealProblem>) -> Result<Endpoint, String> {
+    let definition: Definition = serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
+    let secret = secret
+        .map_err(|problem| problem.to_string())
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "the secret is not text".to_owned()))?;
+    let signer = Signer::parse(&secret).map_err(|problem| problem.to_string())?;
+    let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
+    let headers =
+        webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
+    let rule = Subscriber::compile(row.no, row.project, row.id, definition)
+        .map_err(|problem| problem.to_string())?;
+    let limits = &rule.definition.limits;
+    Ok(Endpoint {
+        created_at: row.created_at,
+        active: row.active,
+        inactive_reason: row.inactive_reason,
+        backfilling: row.backfilling,
+        target: Target::new(url),
+        headers,
+        signers: vec![signer],
+        timeout: limits.timeout.0,
+        terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
+        rule: Arc::new(rule),
+    })
 }
 
 /// What a sealed secret is bound to.

@@ -16,8 +16,9 @@ mod template;
 pub(crate) mod wire;
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -25,6 +26,10 @@ use clap::Args;
 use self::figures::FIGURES;
 use self::stage::Stage;
 use crate::cargo::{self, Profile};
+use crate::clock;
+
+/// A machine that works more than this before the measurement is not ours alone.
+const BUSY_SHARE_MAX: f64 = 0.05;
 
 /// What to measure.
 #[derive(Args)]
@@ -59,7 +64,8 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     measure(bench, &binary)
 }
 
-fn measure(bench: &Bench, binary: &std::path::Path) -> Result<()> {
+fn measure(bench: &Bench, binary: &Path) -> Result<()> {
+    let busy = busy_share()?;
     let mut stage = Stage::new(binary, bench.quick)?;
     let mut rows = Vec::new();
     for (name, figure) in FIGURES {
@@ -70,10 +76,25 @@ fn measure(bench: &Bench, binary: &std::path::Path) -> Result<()> {
     }
     println!();
     table::print(&rows);
+    if busy > BUSY_SHARE_MAX {
+        println!(
+            "others used {:.0} % of the machine when this began: do not trust these figures",
+            busy * 100.0
+        );
+    }
     match &bench.json {
         Some(path) => table::write_json(&rows, path),
         None => Ok(()),
     }
+}
+
+/// How much of the machine is in use while we do nothing.
+fn busy_share() -> Result<f64> {
+    let before = process::machine_ticks()?;
+    clock::pause(Duration::from_secs(1));
+    let now = process::machine_ticks()?;
+    let (worked, idled) = (now.0 - before.0, now.1.saturating_sub(before.1));
+    Ok(worked as f64 / (worked + idled).max(1) as f64)
 }
 
 /// A debug build of the generator would measure itself: hand over to the release build of this same command.

@@ -64,6 +64,20 @@ impl Counters {
     }
 }
 
+/// Ticks that the whole machine has worked and has idled since it was started.
+pub(crate) fn machine_ticks() -> Result<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat").context("no /proc/stat")?;
+    parse_machine_ticks(&stat).context("/proc/stat is not as expected")
+}
+
+/// The first line sums all cores: user, nice, system, idle, waiting for the disk, and more kinds of work.
+fn parse_machine_ticks(stat: &str) -> Option<(u64, u64)> {
+    let fields = stat.lines().next()?.split_whitespace().skip(1).take(8);
+    let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some((ticks.iter().sum::<u64>() - idle, idle))
+}
+
 /// CPU seconds used since the process began.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(cpu_ticks(pid)? as f64 / TICKS_PER_SECOND)
@@ -110,7 +124,13 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counters, Usage, field, parse_ticks};
+    use super::{Counters, Usage, field, parse_machine_ticks, parse_ticks};
+
+    #[test]
+    fn the_machine_works_or_idles() {
+        let stat = "cpu  10 1 5 900 100 0 2 3 50 50\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(parse_machine_ticks(stat), Some((21, 1000)));
+    }
 
     #[test]
     fn threads_that_begin_and_end_are_counted() {

@@ -4,27 +4,8 @@ use super::condition::{Condition, ConditionProblem};
 use super::path::lane_of;
 use super::pattern::Pattern;
 use super::view::View;
-use crate::id::{Lane, ProjectNo, SubscriberNo, Version};
+use crate::id::{Lane, ProjectNo, SubscriberNo};
 use crate::subscriber::{Definition, Missing, OrderBy};
-
-/// A subscriber as the store keeps it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// Its number in the installation.
-    pub no: SubscriberNo,
-    /// Its project.
-    pub project: ProjectNo,
-    /// Its public id.
-    pub id: String,
-    /// The configuration version of its last change.
-    pub version: Version,
-    /// The configuration version of its creation: events with a lower one are older than it.
-    pub created_version: Version,
-    /// Whether it is delivered to; else its deliveries are held.
-    pub active: bool,
-    /// What its owner says about it.
-    pub definition: Definition,
-}
 
 /// A subscriber, ready to match.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,12 +16,6 @@ pub struct Subscriber {
     pub project: ProjectNo,
     /// Its public id.
     pub id: String,
-    /// The configuration version of its last change.
-    pub version: Version,
-    /// The configuration version of its creation: events with a lower one are older than it.
-    pub created_version: Version,
-    /// Whether it is delivered to; else its deliveries are held.
-    pub active: bool,
     /// What its owner says about it.
     pub definition: Definition,
     condition: Option<Condition>,
@@ -68,19 +43,14 @@ pub enum Judgement {
 
 impl Subscriber {
     /// Compiles what the store keeps.
-    pub fn compile(stored: Stored) -> Result<Self, ConditionProblem> {
-        let condition =
-            stored.definition.matching.condition.as_deref().map(Condition::compile).transpose()?;
-        Ok(Self {
-            no: stored.no,
-            project: stored.project,
-            id: stored.id,
-            version: stored.version,
-            created_version: stored.created_version,
-            active: stored.active,
-            definition: stored.definition,
-            condition,
-        })
+    pub fn compile(
+        no: SubscriberNo,
+        project: ProjectNo,
+        id: String,
+        definition: Definition,
+    ) -> Result<Self, ConditionProblem> {
+        let condition = definition.matching.condition.as_deref().map(Condition::compile).transpose()?;
+        Ok(Self { no, project, id, definition, condition })
     }
 
     /// The same subscriber with a condition that is compiled already.

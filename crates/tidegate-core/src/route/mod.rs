@@ -21,7 +21,7 @@ mod view;
 mod tests;
 
 pub use self::condition::{Condition, ConditionProblem};
-pub use self::judge::{Judgement, Stored, Subscriber};
+pub use self::judge::{Judgement, Subscriber};
 pub use self::path::{Path, lane_of};
 pub use self::pattern::Pattern;
 pub use self::router::{Route, Router};

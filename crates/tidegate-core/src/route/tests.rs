@@ -38,16 +38,7 @@ fn judge(source: &str, data: &str) -> Result<bool, String> {
 
 fn subscriber(no: i64, definition: &str) -> Subscriber {
     let definition: Definition = serde_json::from_str(definition).unwrap();
-    let stored = Stored {
-        no,
-        project: 1,
-        id: format!("sub_{no}"),
-        version: 1,
-        created_version: 1,
-        active: true,
-        definition,
-    };
-    Subscriber::compile(stored).unwrap()
+    Subscriber::compile(no, 1, format!("sub_{no}"), definition).unwrap()
 }
 
 fn wanting(no: i64, matching: &str, order: &str) -> Subscriber {

@@ -41,6 +41,13 @@ pub(super) async fn create(
         let detail = format!("at most {SUBSCRIBER_NAME_BYTES_MAX} bytes");
         return Err(Problem::invalid("field_too_long", "name", detail));
     }
+    if wanted.name.contains(char::is_control) {
+        return Err(Problem::invalid(
+            "field_characters",
+            "name",
+            "it contains a control character; remove it",
+        ));
+    }
     let project = match &wanted.project {
         Some(id) => reachable(&app.parts.rosters.current(), &caller, id)?,
         None => caller.project,

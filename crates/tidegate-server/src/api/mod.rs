@@ -10,16 +10,19 @@ mod problem;
 mod projects;
 mod request;
 mod subscribers;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use axum::Router;
+use axum::handler::Handler;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, delete, get, post};
-use http::StatusCode;
+use axum::routing::{MethodFilter, MethodRouter, on};
 use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
@@ -35,38 +38,70 @@ pub struct App {
     pub parts: Parts,
     /// The process is on its way out.
     pub is_stopping: AtomicBool,
+    /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
+    patching: tokio::sync::Mutex<()>,
 }
 
-/// Every path, with its methods. `/openapi.json` must describe exactly these; a test compares.
-fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+impl App {
+    /// For a running pipeline.
+    pub fn new(pipeline: Pipeline, parts: Parts) -> Self {
+        Self { pipeline, parts, is_stopping: AtomicBool::new(false), patching: tokio::sync::Mutex::default() }
+    }
+}
+
+/// One row of the API: what is asked for, and who answers.
+struct Route {
+    method: Method,
+    path: &'static str,
+    handler: MethodRouter<Arc<App>>,
+}
+
+fn route<H, T>(method: Method, path: &'static str, handler: H) -> Route
+where
+    H: Handler<T, Arc<App>>,
+    T: 'static,
+{
+    let filter = MethodFilter::try_from(method.clone()).expect("an ordinary method");
+    Route { method, path, handler: on(filter, handler) }
+}
+
+/// Everything that is answered. `/openapi.json` describes exactly this; a test compares.
+fn routes() -> Vec<Route> {
+    use Method as M;
     vec![
-        ("/v1/events", post(events::publish).get(events::list)),
-        ("/v1/events/{id}", get(events::get)),
-        ("/v1/events/{id}/trace", get(trace::get)),
-        ("/v1/subscribers", post(subscribers::create).get(subscribers::list)),
-        ("/v1/subscribers/{id}", get(subscribers::get).patch(subscribers::patch).delete(subscribers::delete)),
-        ("/v1/subscribers/{id}/pause", post(subscribers::pause)),
-        ("/v1/subscribers/{id}/resume", post(subscribers::resume)),
-        ("/v1/subscribers/{id}/deliveries", get(deliveries::list_of_subscriber)),
-        ("/v1/deliveries", get(deliveries::list)),
-        ("/v1/deliveries/{id}", get(deliveries::get)),
-        ("/v1/deliveries/{id}/retry", post(deliveries::retry)),
-        ("/v1/projects", post(projects::create).get(projects::list)),
-        ("/v1/projects/{id}", delete(projects::delete)),
-        ("/v1/keys", post(keys::create).get(keys::list)),
-        ("/v1/keys/{id}", delete(keys::delete)),
-        ("/livez", get(health::livez)),
-        ("/readyz", get(health::readyz)),
-        ("/metrics", get(health::metrics)),
-        ("/openapi.json", get(openapi::get)),
+        route(M::POST, "/v1/events", events::publish),
+        route(M::GET, "/v1/events", events::list),
+        route(M::GET, "/v1/events/{id}", events::get),
+        route(M::GET, "/v1/events/{id}/trace", trace::get),
+        route(M::POST, "/v1/subscribers", subscribers::create),
+        route(M::GET, "/v1/subscribers", subscribers::list),
+        route(M::GET, "/v1/subscribers/{id}", subscribers::get),
+        route(M::PATCH, "/v1/subscribers/{id}", subscribers::patch),
+        route(M::DELETE, "/v1/subscribers/{id}", subscribers::delete),
+        route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),
+        route(M::POST, "/v1/subscribers/{id}/resume", subscribers::resume),
+        route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
+        route(M::GET, "/v1/deliveries", deliveries::list),
+        route(M::GET, "/v1/deliveries/{id}", deliveries::get),
+        route(M::POST, "/v1/deliveries/{id}/retry", deliveries::retry),
+        route(M::POST, "/v1/projects", projects::create),
+        route(M::GET, "/v1/projects", projects::list),
+        route(M::DELETE, "/v1/projects/{id}", projects::delete),
+        route(M::POST, "/v1/keys", keys::create),
+        route(M::GET, "/v1/keys", keys::list),
+        route(M::DELETE, "/v1/keys/{id}", keys::delete),
+        route(M::GET, "/livez", health::livez),
+        route(M::GET, "/readyz", health::readyz),
+        route(M::GET, "/metrics", health::metrics),
+        route(M::GET, "/openapi.json", openapi::get),
     ]
 }
 
 /// The API as a service.
 pub fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (path, methods) in routes() {
-        router = router.route(path, methods);
+    for Route { path, handler, .. } in routes() {
+        router = router.route(path, handler);
     }
     router
         .fallback(|| async {

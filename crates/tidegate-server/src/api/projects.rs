@@ -19,6 +19,17 @@ use super::{App, json_answer, page_answer};
 #[serde(deny_unknown_fields)]
 struct NewProject {
     id: String,
+    #[serde(default)]
+    catalog: Catalog,
+}
+
+/// What becomes of events whose type nobody declared: in an open catalog they are accepted like all others.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Catalog {
+    #[default]
+    Open,
+    Strict,
 }
 
 /// Creates a project.
@@ -30,7 +41,11 @@ pub(super) async fn create(
 ) -> Answer {
     caller.must_operate()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let NewProject { id } = super::request::parse(&body)?;
+    let NewProject { id, catalog } = super::request::parse(&body)?;
+    if matches!(catalog, Catalog::Strict) {
+        let detail = "this version has open catalogs only: leave `catalog` out or say \"open\"";
+        return Err(Problem::invalid("catalog_unsupported", "catalog", detail));
+    }
     let is_valid = (1..=PROJECT_ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
     if !is_valid {
@@ -43,7 +58,7 @@ pub(super) async fn create(
     Ok(json_answer(StatusCode::CREATED, &shown(project)))
 }
 
-/// All projects, by id.
+/// All projects, oldest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_operate()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams};
 use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
@@ -19,8 +20,12 @@ use crate::pipeline::ingest::{Ingest, Reservation};
 
 /// How long a request's body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Room is taken in steps of at least this while a body of unknown length arrives.
+/// Room is taken in steps of at least this while a body arrives.
 const RESERVE_STEP: usize = 64 * 1024;
+
+/// How much of a body that is too large is read and thrown away. Senders write first and read later: without this
+/// they would see a broken connection instead of the answer.
+const DISCARD_BYTES_MAX: usize = 4 * REQUEST_BYTES_MAX;
 
 /// Reads a body to its end, within the limits on one request and on all of them together.
 pub(crate) async fn read_body(
@@ -28,12 +33,7 @@ pub(crate) async fn read_body(
     body: Body,
     ingest: &Ingest,
 ) -> Result<(Bytes, Vec<Reservation>), Problem> {
-    let length =
-        headers.get(http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: usize| length > REQUEST_BYTES_MAX) {
-        return Err(too_large());
-    }
-    match tokio::time::timeout(BODY_TIMEOUT, collect(body, length, ingest)).await {
+    match tokio::time::timeout(BODY_TIMEOUT, collect(headers, body, ingest)).await {
         Ok(result) => result,
         Err(_) => {
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time"))
@@ -42,11 +42,20 @@ pub(crate) async fn read_body(
 }
 
 async fn collect(
+    headers: &HeaderMap,
     mut body: Body,
-    length: Option<usize>,
     ingest: &Ingest,
 ) -> Result<(Bytes, Vec<Reservation>), Problem> {
-    let mut reserved = length.unwrap_or(0);
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+    if length > REQUEST_BYTES_MAX {
+        // A sender that asks first has sent nothing yet, and need not.
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        }
+        return Err(too_large());
+    }
+    // Room is taken for what arrives, not for what is announced: announcing costs nothing.
+    let mut reserved = length.min(RESERVE_STEP);
     let mut reservations = vec![ingest.reserve(reserved).ok_or_else(overloaded)?];
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -56,6 +65,8 @@ async fn collect(
         let Ok(data) = frame.map_err(cut_short)?.into_data() else { continue };
         let total = first.len() + all.len() + data.len();
         if total > REQUEST_BYTES_MAX {
+            drop((all, reservations));
+            discard(body).await;
             return Err(too_large());
         }
         if total > reserved {
@@ -73,6 +84,16 @@ async fn collect(
     }
     let body = if all.is_empty() { first } else { all.freeze() };
     Ok((body, reservations))
+}
+
+async fn discard(mut body: Body) {
+    let mut discarded = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+        if discarded > DISCARD_BYTES_MAX {
+            return;
+        }
+    }
 }
 
 fn too_large() -> Problem {

@@ -88,6 +88,7 @@ pub(super) async fn patch(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let _one_at_a_time = app.patching.lock().await;
     let endpoint = app.endpoint(&caller, &id)?;
     let patched = apply_patch(endpoint.definition(), &body)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;

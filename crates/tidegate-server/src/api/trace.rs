@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::Event;
 use tidegate_core::id::{Mint, ProjectNo, SubscriberNo};
-use tidegate_core::route::{Judgement, Stored, Subscriber, View};
+use tidegate_core::route::{Judgement, Subscriber, View};
 use tidegate_store::{DeliveryRow, EventRow, TraceRule};
 
 use super::auth::Caller;
@@ -103,16 +103,9 @@ fn judge(project: ProjectNo, rule: &TraceRule, event: &Event) -> (&'static str, 
     };
     let subscriber =
         serde_json::from_str(definition).map_err(|error| error.to_string()).and_then(|definition| {
-            let stored = Stored {
-                no: rule.subscriber,
-                project,
-                id: rule.subscriber_id.clone(),
-                version: 0,
-                created_version: 0,
-                active: true,
-                definition,
-            };
-            Subscriber::compile(stored).map_err(|problem| problem.to_string())
+            let id = rule.subscriber_id.clone();
+            Subscriber::compile(rule.subscriber, project, id, definition)
+                .map_err(|problem| problem.to_string())
         });
     match subscriber.map(|subscriber| subscriber.judge(&View::new(event))) {
         Ok(Judgement::Unmatched { reason }) => ("unmatched", reason),

@@ -4,30 +4,29 @@
 //! deliveries of those that match with persist. The mark moves in the same commit, so a step is never lost or
 //! repeated, whatever crashes.
 
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tidegate_core::event::Event;
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::route::{Judgement, View};
 use tidegate_store::{BackfillStep, EventRow, Store};
 
-use super::Parts;
 use super::persist::Persist;
+use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::roster::{Endpoint, Roster, Rosters};
 
 /// Events looked at per step.
 const STEP_EVENTS: usize = 1_000;
-/// How long to wait before a failing store is asked again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
-
 /// Brings past events to new subscribers.
 pub struct Backfill {
     store: Arc<dyn Store>,
     rosters: Arc<Rosters>,
     persist: Arc<Persist>,
     clock: Clock,
+    /// Those that were begun in this life: they end by themselves.
+    begun: Mutex<BTreeSet<SubscriberNo>>,
 }
 
 impl Backfill {
@@ -37,6 +36,7 @@ impl Backfill {
             rosters: Arc::clone(&parts.rosters),
             persist,
             clock: parts.clock.clone(),
+            begun: Mutex::default(),
         })
     }
 
@@ -47,8 +47,11 @@ impl Backfill {
         }
     }
 
-    /// Begins, or goes on with, the backfill of one subscriber. Ends by itself, also with the pipeline.
+    /// Begins, or goes on with, the backfill of one subscriber, once. Ends by itself, also with the pipeline.
     pub fn start(self: &Arc<Self>, subscriber: SubscriberNo) {
+        if !self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(subscriber) {
+            return;
+        }
         let backfill = Arc::downgrade(self);
         tokio::spawn(async move {
             while let Some(backfill) = Weak::upgrade(&backfill) {

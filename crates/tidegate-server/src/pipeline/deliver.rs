@@ -129,11 +129,9 @@ impl Deliver {
         tracing::warn!(subscriber = endpoint.rule.id, "the receiver answered 410: its deliveries are held");
         let update = SubscriberUpdate { active: Some(Err("gone".into())), ..SubscriberUpdate::default() };
         let rosters = Arc::clone(&self.rosters);
-        let (desk, persist) = (Arc::clone(&self.desk), Arc::clone(&self.persist));
         tokio::spawn(async move {
-            match rosters.change(Change::UpdateSubscriber { project, no, update }, now).await {
-                Ok(_) => persist.release(desk.follow(&rosters.current())),
-                Err(error) => tracing::error!(%error, "a gone subscriber could not be made inactive"),
+            if let Err(error) = rosters.change(Change::UpdateSubscriber { project, no, update }, now).await {
+                tracing::error!(%error, "a gone subscriber could not be made inactive");
             }
         });
     }

@@ -18,10 +18,18 @@ use crate::roster::Roster;
 /// Whose turn it is, for everyone to ask.
 pub struct Desk {
     schedule: Mutex<Schedule>,
-    followed: Mutex<BTreeSet<SubscriberNo>>,
+    followed: Mutex<Followed>,
     clock: Clock,
     work: Notify,
     appetite: Notify,
+}
+
+/// Who takes part.
+#[derive(Default)]
+struct Followed {
+    active: BTreeSet<SubscriberNo>,
+    /// Nobody does any more.
+    is_closed: bool,
 }
 
 impl Desk {
@@ -40,21 +48,24 @@ impl Desk {
     pub fn follow(&self, roster: &Roster) -> Vec<Claim> {
         let now = self.clock.now();
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.is_closed {
+            return Vec::new();
+        }
         let mut schedule = self.lock();
         let mut active = BTreeSet::new();
         for endpoint in roster.endpoints().filter(|endpoint| endpoint.active) {
             let subscriber = endpoint.rule.no;
             schedule.admit(subscriber, endpoint.terms, now);
-            if !followed.contains(&subscriber) {
+            if !followed.active.contains(&subscriber) {
                 // Whatever it has in the store, its first refill will find.
                 schedule.expect(subscriber, now);
             }
             active.insert(subscriber);
         }
-        let gone = followed.difference(&active);
+        let gone = followed.active.difference(&active);
         let released =
             gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
-        *followed = active;
+        followed.active = active;
         drop(schedule);
         self.work.notify_one();
         self.appetite.notify_one();
@@ -145,8 +156,10 @@ impl Desk {
         unwanted
     }
 
-    /// Everything that waits in memory, for a graceful stop.
-    pub fn drain(&self) -> Vec<Claim> {
+    /// Lets nobody take part any more, for a graceful stop. Gives back everything that waits in memory; what commits
+    /// still hand over is given back as it comes.
+    pub fn close(&self) -> Vec<Claim> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.lock().drain().iter().map(claim).collect()
     }
 

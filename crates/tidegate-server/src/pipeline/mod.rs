@@ -18,6 +18,7 @@ pub mod deliver;
 pub mod backfill;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tidegate_core::id::Mint;
 use tidegate_core::schedule::Bounds;
@@ -35,6 +36,9 @@ use deliver::Deliver;
 use desk::Desk;
 use ingest::Ingest;
 use persist::Persist;
+
+/// How long to wait before a failing store is asked again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// What the stages are made of.
 #[derive(Clone)]
@@ -67,6 +71,7 @@ pub struct Pipeline {
     pub mint: Mint,
     deliver: Arc<Deliver>,
     persist_loop: Mutex<Option<JoinHandle<()>>>,
+    follow_loop: JoinHandle<()>,
 }
 
 impl Pipeline {
@@ -94,19 +99,27 @@ impl Pipeline {
         let persist_loop = Mutex::new(Some(tokio::spawn(Arc::clone(&persist).run())));
         deliver_on.spawn(Arc::clone(&deliver).run());
         backfill.resume_all(&parts.rosters.current());
-        Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop })
+        let follow_loop = tokio::spawn(follow(
+            Arc::clone(&parts.rosters),
+            Arc::clone(&desk),
+            Arc::clone(&persist),
+            Arc::clone(&backfill),
+            parts.clock.clone(),
+        ));
+        Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop, follow_loop })
     }
 
-    /// Tells the stages that the configuration changed.
+    /// Lets the stages follow the configuration at once; else they do so by themselves, soon.
     pub fn reconfigured(&self, rosters: &Rosters) {
         let released = self.desk.follow(&rosters.current());
         self.persist.release(released);
     }
 
-    /// Stops in order: no more picks, what was sent comes to its end, its results are written, the unsent goes back.
+    /// Stops in order: the unsent goes back, what was sent comes to its end, its results are written.
     pub async fn stop(&self) {
+        self.follow_loop.abort();
+        self.persist.release(self.desk.close());
         self.deliver.stop().await;
-        self.persist.release(self.desk.drain());
         self.persist.stop();
         let persist_loop = self.persist_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(persist_loop) = persist_loop
@@ -114,5 +127,25 @@ impl Pipeline {
         {
             tracing::error!(%error, "the group commit ended early");
         }
+    }
+}
+
+/// Keeps the stages on the newest configuration, whoever changed it and whatever became of them since.
+async fn follow(
+    rosters: Arc<Rosters>,
+    desk: Arc<Desk>,
+    persist: Arc<Persist>,
+    backfill: Arc<Backfill>,
+    clock: Clock,
+) {
+    loop {
+        rosters.changed().await;
+        while let Err(error) = rosters.refresh().await {
+            tracing::warn!(%error, "the new configuration can not be read yet");
+            clock.pause(STORE_RETRY).await;
+        }
+        let roster = rosters.current();
+        persist.release(desk.follow(&roster));
+        backfill.resume_all(&roster);
     }
 }

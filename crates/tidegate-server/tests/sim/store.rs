@@ -160,14 +160,14 @@ impl FaultyStore {
 
     /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
     fn check_memory(&self, history: &mut History) {
-        let Bounds { queue_jobs, refill_below, refill_jobs, .. } = self.bounds;
+        let Bounds { queue_jobs, refill_jobs, .. } = self.bounds;
         let mut held = std::collections::BTreeMap::<SubscriberNo, usize>::new();
         for claimed in history.claims.values() {
             *held.entry(claimed.subscriber).or_default() += 1;
         }
         for (subscriber, held) in held {
             let places = history.subs[&subscriber].specs.iter().map(|(_, spec)| spec.concurrency).max();
-            let most = queue_jobs.max(refill_below + refill_jobs) + places.unwrap_or(0) as usize;
+            let most = queue_jobs + refill_jobs + places.unwrap_or(0) as usize;
             if held > most {
                 let text =
                     format!("P8 {held} deliveries of subscriber {subscriber} in memory, {most} allowed");

@@ -7,7 +7,8 @@
 //!
 //! Promises: what is committed is found, from memory or from the table; memory holds at most a few merges' worth.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use rusqlite::{Connection, params};
@@ -25,9 +26,11 @@ pub(super) const YOUNGER: &str = "SELECT seq, project, source, id FROM events WH
 /// The keys that are not, or not all, in the table yet.
 #[derive(Default)]
 pub(super) struct Dedupe {
-    fresh: BTreeSet<(i64, Seq)>,
+    fresh: Keys,
     fresh_through: Seq,
-    merging: Vec<(i64, Seq)>,
+    merging: Keys,
+    /// The same, sorted, of which `merged` are in the table.
+    slices: Vec<(i64, Seq)>,
     merging_through: Seq,
     merged: usize,
 }
@@ -35,9 +38,49 @@ pub(super) struct Dedupe {
 /// What one group commit adds and merges; applied to memory only after the commit.
 #[derive(Default)]
 pub(super) struct Delta {
-    added: BTreeSet<(i64, Seq)>,
+    added: Keys,
     added_through: Seq,
     merged: usize,
+}
+
+/// Keys and their events. Keys are nearly unique: the second event of one is an exception, kept apart.
+#[derive(Default)]
+struct Keys {
+    events: HashMap<i64, Seq>,
+    twins: Vec<(i64, Seq)>,
+}
+
+impl Keys {
+    fn insert(&mut self, key: i64, seq: Seq) {
+        match self.events.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(seq);
+            }
+            Entry::Occupied(other) if *other.get() == seq => {}
+            Entry::Occupied(_) => self.twins.push((key, seq)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.events.len() + self.twins.len()
+    }
+
+    fn find(&self, key: i64, found: &mut Vec<Seq>) {
+        found.extend(self.events.get(&key));
+        found.extend(self.twins.iter().filter(|(twin, _)| *twin == key).map(|(_, seq)| *seq));
+    }
+
+    fn find_within(&self, keys: &Range<i64>, found: &mut Vec<Seq>) {
+        let all = self.events.iter().map(|(key, seq)| (*key, *seq)).chain(self.twins.iter().copied());
+        found.extend(all.filter(|(key, _)| keys.contains(key)).map(|(_, seq)| seq));
+    }
+
+    fn sorted(&self) -> Vec<(i64, Seq)> {
+        let mut all: Vec<(i64, Seq)> = self.events.iter().map(|(key, seq)| (*key, *seq)).collect();
+        all.extend(&self.twins);
+        all.sort_unstable();
+        all
+    }
 }
 
 impl Dedupe {
@@ -50,41 +93,33 @@ impl Dedupe {
         while let Some(row) = rows.next()? {
             let seq = row.get(0)?;
             let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
-            dedupe.fresh.insert((key, seq));
+            dedupe.fresh.insert(key, seq);
             dedupe.fresh_through = seq;
         }
         Ok(dedupe)
     }
 
-    /// Every event whose key lies in `keys`, this group's own included.
-    pub(super) fn candidates(
-        &self,
-        conn: &Connection,
-        delta: &Delta,
-        keys: Range<i64>,
-    ) -> rusqlite::Result<Vec<Seq>> {
-        let span = (keys.start, Seq::MIN)..(keys.end, Seq::MIN);
-        let mut found: Vec<Seq> = Vec::new();
-        found.extend(delta.added.range(span.clone()).map(|(_, seq)| *seq));
-        found.extend(self.fresh.range(span.clone()).map(|(_, seq)| *seq));
-        let start = self.merging.partition_point(|entry| *entry < span.start);
-        found
-            .extend(self.merging[start..].iter().take_while(|entry| **entry < span.end).map(|(_, seq)| *seq));
-        let mut statement = conn.prepare_cached(LOOK_UP)?;
-        let mut rows = statement.query([keys.start, keys.end])?;
-        while let Some(row) = rows.next()? {
-            found.push(row.get(0)?);
+    /// Every event with this key, this group's own included.
+    pub(super) fn events_of(&self, conn: &Connection, delta: &Delta, key: i64) -> rusqlite::Result<Vec<Seq>> {
+        let mut found = Vec::new();
+        for keys in [&delta.added, &self.fresh, &self.merging] {
+            keys.find(key, &mut found);
         }
-        if found.len() > 1 {
-            found.sort_unstable();
-            found.dedup();
+        look_up(conn, key..key + 1, found)
+    }
+
+    /// Every event whose key lies in `keys`. Looks at all of memory: for people's questions, not for the hot path.
+    pub(super) fn events_within(&self, conn: &Connection, keys: Range<i64>) -> rusqlite::Result<Vec<Seq>> {
+        let mut found = Vec::new();
+        for memory in [&self.fresh, &self.merging] {
+            memory.find_within(&keys, &mut found);
         }
-        Ok(found)
+        look_up(conn, keys, found)
     }
 
     /// Writes the next slice of a merge, if one is under way.
     pub(super) fn merge_slice(&self, conn: &Connection, delta: &mut Delta) -> rusqlite::Result<()> {
-        let rest = &self.merging[self.merged..];
+        let rest = &self.slices[self.merged..];
         let slice = &rest[..rest.len().min(SLICE_KEYS_MIN.max(2 * delta.added.len()))];
         if slice.is_empty() {
             return Ok(());
@@ -103,23 +138,39 @@ impl Dedupe {
     /// Takes over what was committed.
     pub(super) fn apply(&mut self, delta: Delta) {
         self.merged += delta.merged;
-        if delta.merged > 0 && self.merged == self.merging.len() {
-            self.merging = Vec::new();
-            self.merged = 0;
+        if delta.merged > 0 && self.merged == self.slices.len() {
+            (self.merging, self.slices, self.merged) = (Keys::default(), Vec::new(), 0);
         }
         self.fresh_through = self.fresh_through.max(delta.added_through);
-        self.fresh.extend(delta.added);
-        if self.fresh.len() >= MERGE_KEYS && self.merging.is_empty() {
-            self.merging = std::mem::take(&mut self.fresh).into_iter().collect();
+        for (key, seq) in delta.added.sorted() {
+            self.fresh.insert(key, seq);
+        }
+        if self.fresh.len() >= MERGE_KEYS && self.slices.is_empty() {
+            self.merging = std::mem::take(&mut self.fresh);
+            self.slices = self.merging.sorted();
             self.merging_through = self.fresh_through;
         }
     }
 }
 
+/// Adds what the table knows of these keys.
+fn look_up(conn: &Connection, keys: Range<i64>, mut found: Vec<Seq>) -> rusqlite::Result<Vec<Seq>> {
+    let mut statement = conn.prepare_cached(LOOK_UP)?;
+    let mut rows = statement.query([keys.start, keys.end])?;
+    while let Some(row) = rows.next()? {
+        found.push(row.get(0)?);
+    }
+    if found.len() > 1 {
+        found.sort_unstable();
+        found.dedup();
+    }
+    Ok(found)
+}
+
 impl Delta {
     /// Adds the key of an event that is part of this commit.
     pub(super) fn add(&mut self, key: i64, seq: Seq) {
-        self.added.insert((key, seq));
+        self.added.insert(key, seq);
         self.added_through = self.added_through.max(seq);
     }
 }

@@ -10,7 +10,7 @@ use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
-use super::dedupe::{Dedupe, Delta};
+use super::dedupe::Dedupe;
 use crate::{BackfillStep, EventFilter, EventRow, Page, RoutedUnit, UnitStatus, fingerprint_from};
 
 /// Whether a unit is there already, and if so, how it compares.
@@ -21,7 +21,7 @@ pub(super) fn known(
     routed: &RoutedUnit,
 ) -> rusqlite::Result<Option<UnitStatus>> {
     for (index, (event, key)) in routed.unit.events.iter().zip(&routed.keys).enumerate() {
-        for seq in dedupe.candidates(context.conn, &context.delta, *key..*key + 1)? {
+        for seq in dedupe.events_of(context.conn, &context.delta, *key)? {
             match same_id(context.conn, seq, project, event)? {
                 None => {}
                 Some(print) if index == 0 && print == Some(routed.unit.fingerprint) => {
@@ -104,11 +104,10 @@ pub(super) fn by_id(
     project: ProjectNo,
     id: &str,
 ) -> rusqlite::Result<Vec<EventRow>> {
-    let candidates = dedupe.lock().unwrap_or_else(PoisonError::into_inner).candidates(
-        conn,
-        &Delta::default(),
-        lookup_range(project, id),
-    )?;
+    let candidates = dedupe
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .events_within(conn, lookup_range(project, id))?;
     let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1 AND project = ?2 AND id = ?3");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut found = Vec::new();

@@ -1,1 +1,82 @@
-//! x
+//! Lanes: what must not overtake what, and what need not wait.
+
+use serde_json::{Value, json};
+
+use crate::receiver::{Arrival, Gate, Receiver, Reply};
+use crate::server::Server;
+
+#[test]
+fn a_failing_head_holds_its_own_lane_only() {
+    let server = Server::start();
+    let client = server.admin();
+    let gate = Gate::default();
+    let repaired = gate.clone();
+    let hook = Receiver::scripted(move |arrival| {
+        let is_broken = arrival.json()["data"]["k"] == "a" && !repaired.is_open();
+        Reply::status(if is_broken { 500 } else { 200 })
+    });
+    let schedule = vec!["10ms"; 50];
+    server.subscribe(&hook, &json!({ "order": { "by": "data.k" }, "retry": { "schedule": schedule } }));
+    let event = |id: &str, k: &str| json!({ "id": id, "source": "s", "type": "t", "data": { "k": k } });
+    client.publish(&json!([
+        event("a1", "a"),
+        event("a2", "a"),
+        event("b1", "b"),
+        event("b2", "b"),
+        event("c1", "c")
+    ]));
+    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 3);
+    assert_eq!(client.get("/v1/events/a2/trace").expect(200)["subscribers"][0]["attempts"], 0);
+    gate.open();
+    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 5);
+    let ids: Vec<String> = hook.rest().iter().map(Arrival::event_id).collect();
+    let of = |lane: char| ids.iter().filter(|id| id.starts_with(lane)).cloned().collect::<Vec<_>>();
+    assert_eq!(of('b'), ["b1", "b2"]);
+    let mut a = of('a');
+    assert_eq!(a.pop().as_deref(), Some("a2"));
+    assert!(a.len() > 1 && a.iter().all(|id| id == "a1"), "{a:?}");
+}
+
+#[test]
+fn a_subscribers_order_is_kept_over_failures() {
+    const EVENTS: usize = 200;
+    let server = Server::start();
+    let hook = Receiver::scripted(|arrival| Reply::status(if arrival.before % 7 == 3 { 500 } else { 200 }));
+    let schedule = vec!["1ms"; 10];
+    server.subscribe(&hook, &json!({ "order": { "by": "subscriber" }, "retry": { "schedule": schedule } }));
+    for half in [0..EVENTS / 2, EVENTS / 2..EVENTS] {
+        let events: Value =
+            half.map(|n| json!({ "id": format!("e{n}"), "source": "s", "type": "t" })).collect();
+        server.admin().publish(&events);
+    }
+    let mut delivered = Vec::new();
+    while delivered.len() < EVENTS {
+        let arrival = hook.next();
+        if arrival.before % 7 != 3 {
+            delivered.push(arrival.event_id());
+        }
+    }
+    let expected: Vec<String> = (0..EVENTS).map(|n| format!("e{n}")).collect();
+    assert_eq!(delivered, expected);
+}
+
+#[test]
+fn an_event_without_the_attribute_is_skipped_or_goes_outside_the_lanes() {
+    let server = Server::start();
+    let client = server.admin();
+    let (strict, lax) = (Receiver::start(), Receiver::start());
+    server.subscribe(&strict, &json!({ "order": { "by": "data.k" } }));
+    server.subscribe(&lax, &json!({ "order": { "by": "data.k", "missing": "unordered" } }));
+    client.publish(&json!({ "id": "without", "source": "s", "type": "t", "data": {} }));
+    client.publish(&json!({ "id": "with", "source": "s", "type": "t", "data": { "k": 1 } }));
+    assert_eq!(strict.next().event_id(), "with");
+    let mut both = lax.ids(2);
+    both.sort();
+    assert_eq!(both, ["with", "without"]);
+    let trace = client.get("/v1/events/without/trace").expect(200);
+    let line = &trace["subscribers"][0];
+    assert_eq!(
+        (&line["outcome"], &line["reason"]),
+        (&"skipped".into(), &"order.by data.k is missing".into())
+    );
+}

@@ -158,6 +158,10 @@ impl Gate {
         self.0.1.notify_all();
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        *self.0.0.lock().expect("no panic")
+    }
+
     pub(crate) fn wait(&self) {
         let is_open = self.0.0.lock().expect("no panic");
         drop(self.0.1.wait_while(is_open, |is_open| !*is_open).expect("no panic"));

@@ -11,7 +11,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, PATIENCE};
+use crate::client::{Client, PATIENCE, within_patience};
 use crate::receiver::Receiver as Hook;
 
 /// The admin key of every server that is not asked to make one.
@@ -76,10 +76,18 @@ impl Setup {
     }
 
     /// Starts a server that must refuse to start; says what it printed to stderr.
+    #[track_caller]
     pub(crate) fn refusal(&self, folder: &Folder) -> String {
-        let output = self.command(folder.path()).output().expect("the binary starts");
+        let mut command = self.command(folder.path());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let printed = lines(&mut child).recv_timeout(PATIENCE);
+        if printed != Err(RecvTimeoutError::Disconnected) {
+            child.kill().expect("killed");
+            panic!("it did not refuse to start: {printed:?}");
+        }
+        let output = child.wait_with_output().expect("it ended");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(output.stdout.is_empty(), "{output:?}");
         String::from_utf8(output.stderr).expect("UTF-8")
     }
 }
@@ -173,6 +181,11 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).expect("a log")
     }
 
+    /// Waits until it has logged something.
+    pub(crate) fn until_logged(&self, words: &str) {
+        assert!(within_patience(|| self.log().contains(words)), "never logged {words}:\n{}", self.log());
+    }
+
     /// The installation's admin.
     pub(crate) fn admin(&self) -> Client {
         Client::stranger(self.address).with_key(ADMIN_KEY)
@@ -207,13 +220,19 @@ fn launch(setup: &Setup, folder: &Path) -> (Process, SocketAddr) {
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("a log");
     let mut child =
         setup.command(folder).stdout(Stdio::piped()).stderr(log).spawn().expect("the binary starts");
-    let stdout = BufReader::new(child.stdout.take().expect("piped"));
-    let (sender, lines) = mpsc::channel();
-    thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let lines = lines(&mut child);
     let Ok(first) = lines.recv_timeout(PATIENCE) else {
         panic!("it did not start; its log:\n{}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     };
     let address = first.split("http://").nth(1).and_then(|rest| rest.split(',').next());
     let address = address.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address: {first}"));
     (Process { child, lines }, address)
+}
+
+/// What a process prints, line by line; ends when it ends.
+fn lines(child: &mut Child) -> Receiver<String> {
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }
