@@ -169,7 +169,8 @@ impl Room {
 pub struct Committed {
     /// One answer per submission, in order.
     pub submissions: Vec<Result<Vec<UnitStatus>>>,
-    /// Claimed deliveries for memory, in order.
+    /// Claimed deliveries for memory, in order. Among them may be those of an earlier group that was reported as
+    /// failed and turned out to be written.
     pub jobs: Vec<Job>,
     /// Subscribers with due deliveries that memory had no room for.
     pub spilled: Vec<SubscriberNo>,

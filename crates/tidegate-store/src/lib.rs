@@ -80,7 +80,8 @@ pub trait Store: Send + Sync + 'static {
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>>;
     /// Puts an unfinished or exhausted delivery at the head of the queue, with a fresh schedule.
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome>;
-    /// The next events a backfill has to look at, in order of acceptance.
+    /// The next events a backfill has to look at, in order of acceptance, and the step that covers them. Few events,
+    /// or none, are no sign of the end: the step's marks are.
     async fn backfill(
         &self,
         subscriber: SubscriberNo,

@@ -114,9 +114,9 @@ pub enum RetryOutcome {
         /// For whom.
         subscriber: SubscriberNo,
     },
-    /// It is due as soon as the one in flight in its lane has ended.
+    /// It is due as soon as it is its turn in its lane: older ones, an attempt under way and a backfill go first.
     Queued,
-    /// It is finished, or in flight right now: nothing changed.
+    /// It is finished, or in flight right now, or its subscriber is gone: nothing changed.
     Refused(Status),
     /// There is no such delivery.
     NotFound,

@@ -51,14 +51,15 @@ async fn fill(bench: &Bench) -> i64 {
             draft(format!("e{round}-{n}")).kind(kind).to(subscriber)
         });
         let theirs = (0..10).map(|n| draft(format!("e{round}-{n}")).kind("rare").of(other));
-        bench.send(mine.chain(theirs)).await;
+        let unrouted = (0..10).map(|n| draft(format!("u{round}-{n}")));
+        bench.send(mine.chain(theirs).chain(unrouted)).await;
     }
     subscriber
 }
 
 async fn pages_of_events_show_each_once(bench: Bench) {
     fill(&bench).await;
-    let kinds = [(None, 50), (Some("rare".to_owned()), 20), (Some("none".to_owned()), 0)];
+    let kinds = [(None, 100), (Some("rare".to_owned()), 20), (Some("none".to_owned()), 0)];
     for (type_name, count) in kinds {
         for source in [None, Some("shop".to_owned())] {
             let whole =
@@ -66,7 +67,7 @@ async fn pages_of_events_show_each_once(bench: Bench) {
             let expected = all_events(&bench, whole.clone()).await;
             assert_eq!(expected.len(), count);
             assert!(expected.is_sorted_by(|a, b| a > b), "newest first");
-            for limit in [1, 3, 10, 49, 50, 51] {
+            for limit in [1, 3, 10, 99, 100, 101] {
                 assert_eq!(all_events(&bench, EventFilter { limit, ..whole.clone() }).await, expected);
             }
         }

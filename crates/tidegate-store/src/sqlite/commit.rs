@@ -123,7 +123,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     }
     writer.next_no = next_no;
     writer.backfilling = backfilling;
-    dedupe.apply(delta);
+    dedupe.apply(&delta);
     Ok((out, room))
 }
 

@@ -136,7 +136,7 @@ impl Dedupe {
     }
 
     /// Takes over what was committed.
-    pub(super) fn apply(&mut self, delta: Delta) {
+    pub(super) fn apply(&mut self, delta: &Delta) {
         self.merged += delta.merged;
         if delta.merged > 0 && self.merged == self.slices.len() {
             (self.merging, self.slices, self.merged) = (Keys::default(), Vec::new(), 0);

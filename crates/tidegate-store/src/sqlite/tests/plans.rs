@@ -26,7 +26,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("lane is busy", lanes::IS_BUSY.to_owned()),
         ("lane: who is going", lanes::GOING.to_owned()),
         ("lane: oldest waiting", lanes::OLDEST_WAITING.to_owned()),
-        ("first lane", lanes::FIRST_LANE.to_owned()),
+        ("lanes in which all wait", lanes::IDLE.to_owned()),
         ("claims of the last process", CLAIMED.to_owned()),
         ("last number", LAST_NO.to_owned()),
         ("ids: look up", dedupe::LOOK_UP.to_owned()),
