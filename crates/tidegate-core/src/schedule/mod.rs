@@ -56,6 +56,12 @@ impl Default for Bounds {
     }
 }
 
+/// Whether a subscriber may take another body into memory: as long as it holds less than it leaves free for all the
+/// others, or nothing at all.
+pub fn fits(held: usize, free: usize) -> bool {
+    held == 0 || held < free
+}
+
 /// All queues and turns.
 #[derive(Debug, Default)]
 pub struct Schedule {
@@ -82,6 +88,8 @@ struct Lineup {
     open: bool,
     bucket: Option<Bucket>,
     queue: VecDeque<Job>,
+    /// Of the bodies in the queue.
+    bytes: usize,
     in_flight: u32,
     /// In `turns` or in `throttled`.
     lined_up: bool,
@@ -112,6 +120,7 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
         let queue = std::mem::take(&mut lineup.queue);
         let later = lineup.later.take();
+        self.bytes -= std::mem::take(&mut lineup.bytes);
         (lineup.open, lineup.lined_up, lineup.spilled) = (false, false, false);
         if lineup.in_flight == 0 {
             self.lineups.remove(&subscriber);
@@ -122,7 +131,6 @@ impl Schedule {
         if let Some(at) = later {
             self.later.remove(&(at, subscriber));
         }
-        self.bytes -= queue.iter().map(|job| job.body.len()).sum::<usize>();
         queue.into()
     }
 
@@ -133,6 +141,7 @@ impl Schedule {
             return Err(job);
         };
         self.bytes += job.body.len();
+        lineup.bytes += job.body.len();
         lineup.queue.push_back(job);
         self.line_up(subscriber);
         Ok(())
@@ -156,8 +165,8 @@ impl Schedule {
             lineup.in_flight += 1;
             self.in_flight += 1;
             let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
-            let was_full = self.bytes >= self.bounds.queue_bytes && !self.hungry.is_empty();
-            self.appetite |= is_low || was_full;
+            self.appetite |= is_low;
+            lineup.bytes -= job.body.len();
             self.bytes -= job.body.len();
             self.line_up(subscriber);
             return Some(job);
@@ -192,6 +201,11 @@ impl Schedule {
         self.bounds.queue_bytes.saturating_sub(self.bytes)
     }
 
+    /// How many bytes of bodies a subscriber has in memory.
+    pub fn held_bytes(&self, subscriber: SubscriberNo) -> usize {
+        self.lineups.get(&subscriber).map_or(0, |lineup| lineup.bytes)
+    }
+
     /// New deliveries of a subscriber are due in the store because memory had no room.
     pub fn spill(&mut self, subscriber: SubscriberNo) {
         if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
@@ -215,14 +229,14 @@ impl Schedule {
     /// Who wants how much from the store now. Asks for a bounded amount in all, so that a commit stays short.
     pub fn wishes(&mut self, now: Timestamp) -> Vec<(SubscriberNo, usize)> {
         self.wake_later(now);
-        let mut left = if self.room_bytes() > 0 { self.bounds.refill_jobs } else { 0 };
+        let (mut left, free) = (self.bounds.refill_jobs, self.room_bytes());
         let mut wishes = Vec::new();
         for subscriber in &self.hungry {
             if left == 0 {
                 break;
             }
             let lineup = &self.lineups[subscriber];
-            if lineup.queue.len() < self.bounds.refill_below {
+            if lineup.queue.len() < self.bounds.refill_below && fits(lineup.bytes, free) {
                 wishes.push((*subscriber, left));
                 left /= 2;
             }
@@ -307,6 +321,7 @@ impl Lineup {
             open: true,
             bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
             queue: VecDeque::new(),
+            bytes: 0,
             in_flight: 0,
             lined_up: false,
             spilled: false,

@@ -79,6 +79,29 @@ fn a_rate_postpones_without_holding_others() {
 }
 
 #[test]
+fn a_hung_receiver_leaves_memory_for_others() {
+    let mut schedule = Schedule::new(Bounds { queue_bytes: 8, ..Bounds::default() });
+    for subscriber in 1..=3 {
+        schedule.admit(subscriber, terms(1), at(0));
+        schedule.spill(subscriber);
+    }
+    assert_eq!(schedule.wishes(at(0)).len(), 3);
+    for n in 0..2 {
+        schedule.push(job(1, n)).unwrap();
+    }
+    assert_eq!((schedule.held_bytes(1), schedule.room_bytes()), (4, 4));
+    let wishing: Vec<SubscriberNo> =
+        schedule.wishes(at(0)).iter().map(|(subscriber, _)| *subscriber).collect();
+    assert_eq!(wishing, [2, 3], "1 holds as much as it leaves free");
+    schedule.push(job(2, 2)).unwrap();
+    schedule.push(job(2, 3)).unwrap();
+    assert_eq!(schedule.room_bytes(), 0);
+    assert_eq!(schedule.wishes(at(0)), [(3, QUEUE_REFILL_JOBS)], "whoever holds nothing may always have one");
+    schedule.dismiss(1);
+    assert_eq!((schedule.held_bytes(1), schedule.room_bytes()), (0, 4));
+}
+
+#[test]
 fn what_overflowed_keeps_its_order_until_the_store_is_drained() {
     let mut schedule = Schedule::default();
     schedule.admit(1, terms(1), at(0));

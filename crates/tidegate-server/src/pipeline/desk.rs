@@ -112,6 +112,7 @@ impl Desk {
         let mut room = Room::new(schedule.room_bytes());
         for subscriber in subscribers {
             room.set(*subscriber, schedule.room(*subscriber));
+            room.set_held(*subscriber, schedule.held_bytes(*subscriber));
         }
         room
     }

@@ -317,11 +317,12 @@ impl Pending {
     }
 }
 
-/// The subscribers that new work of this group may be for.
+/// The subscribers that work of this group may be for.
 fn concerned(group: &Group) -> BTreeSet<SubscriberNo> {
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let routed = units.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
     let next =
         group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
-    routed.chain(next).collect()
+    let refilled = group.refills.iter().map(|refill| refill.subscriber);
+    routed.chain(next).chain(refilled).collect()
 }

@@ -98,7 +98,7 @@ impl Site {
                 for (event, (id, status)) in sent.iter().zip(receipt) {
                     let key: EventKey = (project, "shop".to_owned(), id);
                     check_answer(&mut history, &key, &Content::of(event), status);
-                    history.told.push(Told { key, content: Content::of(event), status });
+                    history.told.push(Told { key, status });
                 }
             }
             Err(NotAccepted::Refused(_)) => history.reach("a request refused"),

@@ -360,6 +360,11 @@ fn note_rare_paths(history: &mut History) {
         if sends.iter().any(|sent| sent.lane.is_some()) {
             reached.push("a lane");
         }
+        let fact = history.index.get(&sends[0].event).map(|index| &history.accepted[*index]);
+        let mut pauses = history.subs[&sends[0].subscriber].pauses.iter();
+        if fact.is_some_and(|fact| pauses.any(|(from, to)| *from < fact.t && fact.t < *to)) {
+            reached.push("a held delivery released");
+        }
     }
     reached.into_iter().for_each(|what| history.reach(what));
 }

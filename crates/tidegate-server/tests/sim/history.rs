@@ -43,6 +43,10 @@ pub(crate) struct History {
     pub(crate) posts_open: usize,
     /// Every attempt, in order.
     pub(crate) sends: Vec<Sent>,
+    /// Attempts of the present life that are under way, as places in `sends`.
+    pub(crate) under_way: Vec<usize>,
+    /// How often each delivery was attempted.
+    pub(crate) attempts: BTreeMap<DeliveryNo, u32>,
     pub(crate) subs: BTreeMap<SubscriberNo, Truth>,
     pub(crate) specs: BTreeMap<String, Spec>,
     /// The configuration in force in the store.
@@ -73,7 +77,6 @@ pub(crate) struct Fact {
 /// One client's answer about one event it sent.
 pub(crate) struct Told {
     pub(crate) key: EventKey,
-    pub(crate) content: Content,
     pub(crate) status: tidegate_store::UnitStatus,
 }
 
@@ -138,6 +141,8 @@ pub(crate) struct Truth {
     pub(crate) backfilled: Option<Version>,
     /// When anything about it changed.
     pub(crate) touched: Vec<i64>,
+    /// When it was not sent to; the last span may be open.
+    pub(crate) pauses: Vec<(i64, i64)>,
 }
 
 impl Truth {
@@ -147,6 +152,16 @@ impl Truth {
             return None;
         }
         self.specs.iter().rev().find(|(since, _)| *since <= version).map(|(_, spec)| spec)
+    }
+
+    /// It is sent to again, or not any more.
+    pub(crate) fn set_active(&mut self, active: bool, t: i64) {
+        match (self.active, active) {
+            (true, false) => self.pauses.push((t, i64::MAX)),
+            (false, true) => self.pauses.last_mut().expect("it was paused").1 = t,
+            _ => {}
+        }
+        self.active = active;
     }
 
     pub(crate) fn created(&self) -> Version {
@@ -201,11 +216,10 @@ impl History {
     pub(crate) fn begin(&mut self, sent: Sent) -> usize {
         let name = self.subs.get(&sent.subscriber).map_or("?", |truth| truth.id.as_str()).to_owned();
         let under_way: Vec<&Sent> = self
-            .sends
+            .under_way
             .iter()
-            .rev()
-            .take_while(|other| other.life == sent.life)
-            .filter(|other| other.told.is_none() && other.subscriber == sent.subscriber)
+            .map(|index| &self.sends[*index])
+            .filter(|other| other.subscriber == sent.subscriber)
             .collect();
         let mut wrong = Vec::new();
         if under_way.iter().any(|other| other.delivery == sent.delivery) {
@@ -227,6 +241,8 @@ impl History {
         .to_string();
         self.line(sent.t, format_args!("{line}"));
         wrong.into_iter().for_each(|text| self.violation(text));
+        *self.attempts.entry(sent.delivery).or_default() += 1;
+        self.under_way.push(self.sends.len());
         self.sends.push(sent);
         self.sends.len() - 1
     }

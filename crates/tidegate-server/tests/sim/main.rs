@@ -48,7 +48,7 @@ const RARE_PATHS: [&str; 23] = [
     "a duplicate after a lost response",
     "a duplicate event",
     "a graceful stop with attempts under way",
-    "a held delivery delivered",
+    "a held delivery released",
     "a lane",
     "a queue spilled",
     "a receiver gone",

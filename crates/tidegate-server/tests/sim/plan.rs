@@ -156,6 +156,9 @@ impl Planner {
         if self.dice.percent(40) {
             self.poisoned();
         }
+        if self.dice.percent(20) {
+            self.hog();
+        }
         for index in 0..self.dice.below(4) + 2 {
             let spec = self.any_spec(format!("s{index}"));
             let project = self.dice.pick(&self.plan.projects);
@@ -183,6 +186,24 @@ impl Planner {
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
+        let project = self.dice.pick(&self.plan.projects);
+        self.create(0, project, spec, None, true);
+    }
+
+    /// Takes everything, answers nothing, and would fill all memory if it were let.
+    fn hog(&mut self) {
+        let spec = Spec {
+            id: "hog".to_owned(),
+            types: Vec::new(),
+            only_key: None,
+            lanes: Lanes::None,
+            concurrency: 1,
+            rate: None,
+            timeout_ms: 5_000,
+            retries_ms: vec![1_000; 4],
+            edition: 0,
+        };
+        self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         let project = self.dice.pick(&self.plan.projects);
         self.create(0, project, spec, None, true);
     }
@@ -312,8 +333,12 @@ impl Planner {
         if self.dice.percent(25) {
             return;
         }
+        let busy: Vec<i64> = self.plan.acts.iter().map(|(t, _)| *t).filter(|t| *t > 1_000).collect();
         for _ in 0..self.dice.below(6) {
-            let t = self.dice.between(1_500, END_T - 1_000);
+            let t = match self.dice.percent(60) {
+                true => self.dice.pick(&busy) + self.dice.between(0, 80),
+                false => self.dice.between(1_500, END_T - 1_000),
+            };
             let patience_ms = self.patience();
             let index = self.dice.below(self.specs.len());
             match self.dice.below(10) {
@@ -341,7 +366,7 @@ impl Planner {
 
     fn pause_and_resume(&mut self, index: usize, t: i64, patience_ms: Option<i64>) {
         let id = self.specs[index].id.clone();
-        let after = self.dice.pick(&[0, 1, 20, 500, 4_000]);
+        let after = self.dice.pick(&[0, 1, 5, 20, 60, 500, 4_000]);
         let pause = Act::SetActive { id: id.clone(), active: false, patience_ms };
         let patience_ms = self.patience();
         let resume = Act::SetActive { id, active: true, patience_ms };

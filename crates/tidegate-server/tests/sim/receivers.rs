@@ -157,7 +157,7 @@ impl Receivers {
         let key = (truth.project, text("source"), text("id"));
         let content = super::spec::Content::of(&event);
         let lane = truth.specs.iter().find_map(|(_, spec)| spec.wants(&content)).flatten();
-        let before = history.sends.iter().filter(|sent| sent.delivery == delivery).count();
+        let before = history.attempts.get(&delivery).copied().unwrap_or(0);
         let sent = Sent {
             t: self.life.t(),
             now: self.life.clock.now().as_ms(),
@@ -213,6 +213,7 @@ impl Receivers {
         let t = self.life.t();
         let mut history = self.history.lock();
         history.sends[index].told = Some((t, heard));
+        history.under_way.retain(|other| *other != index);
         let delivery = history.sends[index].delivery;
         history.line(t, format_args!("{delivery} is answered {heard:?}"));
         match heard {

@@ -194,6 +194,7 @@ impl FaultyStore {
                     backfill: new.backfill_from.map(Timestamp::as_ms),
                     backfilled: None,
                     touched: vec![t],
+                    pauses: if new.active { Vec::new() } else { vec![(t, i64::MAX)] },
                 };
                 history.subs.insert(changed.no, truth);
             }
@@ -205,7 +206,7 @@ impl FaultyStore {
                     truth.specs_t.push(t);
                 }
                 if let Some(active) = &update.active {
-                    truth.active = active.is_ok();
+                    truth.set_active(active.is_ok(), t);
                 }
                 truth.touched.push(t);
             }

@@ -18,7 +18,7 @@ use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::pipeline::{Parts, Pipeline};
 use tidegate_server::roster::Rosters;
-use tidegate_store::sqlite::{Calls, SqliteStore};
+use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 use tidegate_store::{Change, Store};
 use tokio::runtime::{Builder, Handle};
 
@@ -128,7 +128,10 @@ impl World {
         })?;
         self.t = t;
         drop(runtime);
+        let broken = audit(&self.dir)?;
         let mut history = self.history.lock();
+        broken.into_iter().for_each(|text| history.violation(format!("audit: {text}")));
+        history.under_way.clear();
         if matches!(end, End::Crashed(_)) {
             history.lives[no] = Ended::Suddenly;
             if !history.claims.is_empty() {

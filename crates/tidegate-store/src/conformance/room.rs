@@ -60,11 +60,16 @@ async fn room_is_per_subscriber(bench: Bench) {
 
 async fn bytes_bound_what_goes_to_memory(bench: Bench) {
     let subscriber = bench.subscriber("s").await;
-    let mut room = Room::new(1_500);
+    let other = bench.subscriber("other").await;
+    let mut room = Room::new(3_500);
     room.set(subscriber, 100);
+    room.set(other, 100);
     let drafts = (0..4).map(|n| draft(format!("e{n}")).saying(vec![b'x'; 1_000]).to(subscriber));
+    let drafts = drafts.chain([draft("e4").saying(vec![b'x'; 9_000]).to(other)]);
     let committed = bench.send_into(room, drafts).await;
-    assert_eq!(committed.jobs.len(), 2, "the last one may go over by its own size");
+    let count = |subscriber| committed.jobs.iter().filter(|job| job.subscriber == subscriber).count();
+    assert_eq!(count(subscriber), 2, "nobody holds more than is left free");
+    assert_eq!(count(other), 1, "whoever holds nothing may take one, whatever its size");
     assert_eq!(committed.spilled, [subscriber]);
 }
 
@@ -108,7 +113,7 @@ async fn a_refill_stops_at_the_bytes_but_never_sticks(bench: Bench) {
     let subscriber = bench.subscriber("s").await;
     bench.send((0..4).map(|n| draft(format!("e{n}")).saying(vec![b'x'; 1_000]).to(subscriber))).await;
     let refills = vec![Refill { subscriber, jobs: 10 }];
-    for (bytes, expected, drained) in [(0, 0, false), (1, 1, false), (1_001, 2, false), (1_001, 1, true)] {
+    for (bytes, expected, drained) in [(0, 1, false), (1, 1, false), (3_500, 2, true)] {
         let group = Group { refills: refills.clone(), room: Room::new(bytes), ..Group::default() };
         let committed = bench.commit(group).await;
         assert_eq!(committed.jobs.len(), expected, "with {bytes} bytes");

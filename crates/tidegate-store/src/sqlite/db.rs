@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::failed;
@@ -62,7 +63,15 @@ pub(super) fn open_writer(path: &Path, flags: OpenFlags) -> Result<Connection> {
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;").map_err(failed)?;
     check_durable(&conn)?;
     conn.set_prepared_statement_cache_capacity(64);
+    keep_plans(&conn)?;
     Ok(conn)
+}
+
+/// Plans must not depend on the values bound to them. Else SQLite prepares a cached statement again at each run whose
+/// values differ from the last, because one of them might bring a partial index into play.
+fn keep_plans(conn: &Connection) -> Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
+    Ok(())
 }
 
 /// An acknowledged event must survive a power cut, so these two settings are read back, not trusted.
@@ -128,6 +137,7 @@ impl Readers {
             Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
         conn.query_row(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}"), [], |_| Ok(()))
             .map_err(failed)?;
+        keep_plans(&conn)?;
         Ok(conn)
     }
 }

@@ -164,7 +164,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
 /// Claims one for memory, whose place there is taken already.
 pub(super) fn claim(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Result<()> {
     let job = context.conn.prepare_cached(&format!("{JOB} WHERE d.id = ?1"))?.query_row([id], job)?;
-    context.room.take_bytes(job.body.len());
+    context.room.take_bytes(job.subscriber, job.body.len());
     take(context, job)
 }
 
@@ -210,7 +210,8 @@ pub(super) fn refill(context: &mut Context<'_>, refill: Refill) -> rusqlite::Res
         let mut statement = context.conn.prepare_cached(&refill_sql())?;
         let mut rows = statement.query(params![refill.subscriber, now, refill.jobs as i64 + 1])?;
         while let Some(row) = rows.next()? {
-            if jobs.len() == refill.jobs || !context.room.take_bytes(row.get_ref(9)?.as_blob()?.len()) {
+            let bytes = row.get_ref(9)?.as_blob()?.len();
+            if jobs.len() == refill.jobs || !context.room.take_bytes(refill.subscriber, bytes) {
                 drained = false;
                 break;
             }
