@@ -1,7 +1,6 @@
 //! From settings to a running server, and from a signal to a clean end.
 //!
-//! Three threads do the work: ingest and group commit here, delivery on a loop of its own, the store on the blocking
-//! pool. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
+//! Three threads do the work: ingest here, the group commit with its database and delivery on loops of their own. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
 //! their results are written, the unsent goes back; then the process exits.
 
 use std::fs::{self, OpenOptions};
@@ -30,7 +29,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::listen;
 use crate::metrics::Metrics;
-use crate::pipeline::{Parts, Pipeline};
+use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
 use crate::settings::{LogFormat, Settings, Unsettled, parse_master_key};
 
@@ -63,10 +62,13 @@ pub enum BootError {
 pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) -> Result<(), BootError> {
     start_logging(settings.log_format);
     let ingest = Builder::new_current_thread().enable_all().build()?;
-    let (deliver, deliver_thread) = start_delivery_loop()?;
-    let result = ingest.block_on(serve(settings, deliver.handle().clone(), announce));
-    deliver_thread.end();
-    drop(deliver);
+    let persist = Loop::start("persist")?;
+    let deliver = Loop::start("deliver")?;
+    let loops =
+        Loops { persist: persist.runtime.handle().clone(), deliver: deliver.runtime.handle().clone() };
+    let result = ingest.block_on(serve(settings, loops, announce));
+    deliver.end();
+    persist.end();
     result
 }
 
@@ -84,12 +86,25 @@ fn start_logging(format: LogFormat) {
     };
 }
 
-struct DeliveryThread {
+/// A loop on a thread of its own, so that no stage waits for another one's work.
+struct Loop {
+    runtime: Arc<Runtime>,
     thread: std::thread::JoinHandle<()>,
     end: oneshot::Sender<()>,
 }
 
-impl DeliveryThread {
+impl Loop {
+    fn start(name: &str) -> Result<Self, BootError> {
+        let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
+        let (end, ended) = oneshot::channel();
+        let driver = Arc::clone(&runtime);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            // An error means that the other side is gone, which ends the loop as well.
+            let _ = driver.block_on(ended);
+        })?;
+        Ok(Self { runtime, thread, end })
+    }
+
     fn end(self) {
         // The loop may have ended on its own; either way it is over.
         let _ = self.end.send(());
@@ -97,21 +112,9 @@ impl DeliveryThread {
     }
 }
 
-/// Delivery has a loop and a core of its own, so that neither ingest nor the other waits for the other's work.
-fn start_delivery_loop() -> Result<(Arc<Runtime>, DeliveryThread), BootError> {
-    let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
-    let (end, ended) = oneshot::channel();
-    let driver = Arc::clone(&runtime);
-    let thread = std::thread::Builder::new().name("deliver".into()).spawn(move || {
-        // An error means that the other side is gone, which ends the loop as well.
-        let _ = driver.block_on(ended);
-    })?;
-    Ok((runtime, DeliveryThread { thread, end }))
-}
-
 async fn serve(
     settings: Settings,
-    deliver: tokio::runtime::Handle,
+    loops: Loops,
     announce: impl FnOnce(SocketAddr, Option<&str>),
 ) -> Result<(), BootError> {
     let entropy = Entropy::system();
@@ -135,7 +138,7 @@ async fn serve(
         .await
         .map_err(|error| BootError::Listen(settings.listen, error))?;
     let address = listener.local_addr()?;
-    let pipeline = Pipeline::start(&parts, &deliver).await?;
+    let pipeline = Pipeline::start(&parts, &loops).await?;
     let signals = Signals::listen()?;
     // Made when nothing can fail any more: it is shown once, and a start that fails shows nothing.
     let first_key = ensure_admin_key(&settings, &parts).await?;

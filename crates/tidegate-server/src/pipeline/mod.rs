@@ -4,8 +4,9 @@
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
 //! [`backfill`] brings past events to new subscribers. Each asks `tidegate-core` what to do and does it.
 //!
-//! Ingest and persist run on one loop, deliver on another, the store beside them. After the commit, work goes
-//! straight from memory to the desk; the store is read only for what memory could not hold.
+//! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
+//! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
+//! could not hold.
 
 pub mod ingest;
 
@@ -57,6 +58,15 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
 }
 
+/// Where the loops run. In simulation all are one.
+#[derive(Clone)]
+pub struct Loops {
+    /// The group commit. Nothing else should run here.
+    pub persist: Handle,
+    /// The workers.
+    pub deliver: Handle,
+}
+
 /// The running pipeline.
 pub struct Pipeline {
     /// The way in.
@@ -75,17 +85,13 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Starts the loops: persist where this is called, deliver on `deliver_on`.
-    pub async fn start(parts: &Parts, deliver_on: &Handle) -> tidegate_store::Result<Self> {
-        Self::start_within(parts, deliver_on, Bounds::default()).await
+    /// Starts the loops.
+    pub async fn start(parts: &Parts, loops: &Loops) -> tidegate_store::Result<Self> {
+        Self::start_within(parts, loops, Bounds::default()).await
     }
 
     /// The same, with other bounds on what memory holds.
-    pub async fn start_within(
-        parts: &Parts,
-        deliver_on: &Handle,
-        bounds: Bounds,
-    ) -> tidegate_store::Result<Self> {
+    pub async fn start_within(parts: &Parts, loops: &Loops, bounds: Bounds) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
         let desk = Arc::new(Desk::new(parts.clock.clone(), bounds));
         let persist = Persist::new(parts, Arc::clone(&desk));
@@ -96,8 +102,8 @@ impl Pipeline {
         for (subscriber, at) in parts.store.due().await? {
             desk.expect(subscriber, at);
         }
-        let persist_loop = Mutex::new(Some(tokio::spawn(Arc::clone(&persist).run())));
-        deliver_on.spawn(Arc::clone(&deliver).run());
+        let persist_loop = Mutex::new(Some(loops.persist.spawn(Arc::clone(&persist).run())));
+        loops.deliver.spawn(Arc::clone(&deliver).run());
         backfill.resume_all(&parts.rosters.current());
         let follow_loop = tokio::spawn(follow(
             Arc::clone(&parts.rosters),

@@ -16,7 +16,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
 use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
-use tidegate_server::pipeline::{Parts, Pipeline};
+use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 use tidegate_store::{Change, Store};
@@ -226,7 +226,8 @@ impl World {
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
         };
-        let pipeline = Pipeline::start_within(&parts, &Handle::current(), self.plan.bounds).await?;
+        let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
+        let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;
         let site = Site { pipeline, parts, life: Arc::clone(life), history: self.history.clone() };
         for project in &self.plan.projects {
             if !site.parts.rosters.current().projects.contains_key(*project) {

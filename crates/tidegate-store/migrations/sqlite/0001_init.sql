@@ -82,7 +82,12 @@ CREATE TABLE events (
 CREATE INDEX events_type ON events (project, type, seq);
 
 -- Look-up keys of events, see `event::lookup_key`. Complete up to the mark; younger events are kept in memory.
+-- The second event of a key, should there ever be one, is a twin.
 CREATE TABLE dedupe (
+    key INTEGER PRIMARY KEY,
+    seq INTEGER NOT NULL
+) STRICT;
+CREATE TABLE dedupe_twins (
     key INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     PRIMARY KEY (key, seq)

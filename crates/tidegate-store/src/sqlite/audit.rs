@@ -108,7 +108,7 @@ fn violations(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 fn forgotten_ids(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut events = conn
         .prepare("SELECT seq, project, source, id FROM events WHERE seq <= (SELECT seq FROM dedupe_mark)")?;
-    let mut known = conn.prepare("SELECT 1 FROM dedupe WHERE key = ?1 AND seq = ?2")?;
+    let mut known = conn.prepare("SELECT 1 FROM dedupe WHERE key = ?1 AND seq = ?2 UNION ALL SELECT 1 FROM dedupe_twins WHERE key = ?1 AND seq = ?2")?;
     let mut forgotten = Vec::new();
     let mut rows = events.query([])?;
     while let Some(row) = rows.next()? {

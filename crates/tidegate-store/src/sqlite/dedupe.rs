@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::event::lookup_key;
 use tidegate_core::id::Seq;
 
@@ -20,7 +20,8 @@ const MERGE_KEYS: usize = 65_536;
 /// Keys merged per commit at least; twice the group's events at best, so that merging outruns ingest.
 const SLICE_KEYS_MIN: usize = 512;
 
-pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2";
+pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE key = ?1";
+pub(super) const LOOK_UP_WITHIN: &str = "SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2";
 pub(super) const YOUNGER: &str = "SELECT seq, project, source, id FROM events WHERE seq > ?1";
 
 /// The keys that are not, or not all, in the table yet.
@@ -33,6 +34,8 @@ pub(super) struct Dedupe {
     slices: Vec<(i64, Seq)>,
     merging_through: Seq,
     merged: usize,
+    /// Events whose key the table holds for another event: it has room for one each. There are hardly ever any.
+    twins: Vec<(i64, Seq)>,
 }
 
 /// What one group commit adds and merges; applied to memory only after the commit.
@@ -41,6 +44,7 @@ pub(super) struct Delta {
     added: Keys,
     added_through: Seq,
     merged: usize,
+    twins: Vec<(i64, Seq)>,
 }
 
 /// Keys and their events. Keys are nearly unique: the second event of one is an exception, kept apart.
@@ -59,6 +63,11 @@ impl Keys {
             Entry::Occupied(other) if *other.get() == seq => {}
             Entry::Occupied(_) => self.twins.push((key, seq)),
         }
+    }
+
+    fn absorb(&mut self, others: &Self) {
+        others.events.iter().for_each(|(key, seq)| self.insert(*key, *seq));
+        others.twins.iter().for_each(|(key, seq)| self.insert(*key, *seq));
     }
 
     fn len(&self) -> usize {
@@ -87,7 +96,11 @@ impl Dedupe {
     /// Reads back what the table does not hold yet.
     pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
         let mark: Seq = conn.query_row("SELECT seq FROM dedupe_mark", [], |row| row.get(0))?;
-        let mut dedupe = Self { fresh_through: mark, ..Self::default() };
+        let twins = conn
+            .prepare("SELECT key, seq FROM dedupe_twins")?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<_>>()?;
+        let mut dedupe = Self { fresh_through: mark, twins, ..Self::default() };
         let mut statement = conn.prepare(YOUNGER)?;
         let mut rows = statement.query([mark])?;
         while let Some(row) = rows.next()? {
@@ -105,7 +118,9 @@ impl Dedupe {
         for keys in [&delta.added, &self.fresh, &self.merging] {
             keys.find(key, &mut found);
         }
-        look_up(conn, key..key + 1, found)
+        found.extend(self.twins.iter().filter(|(twin, _)| *twin == key).map(|(_, seq)| *seq));
+        let known = conn.prepare_cached(LOOK_UP)?.query_row([key], |row| row.get(0)).optional()?;
+        Ok(each_once(found, known))
     }
 
     /// Every event whose key lies in `keys`. Looks at all of memory: for people's questions, not for the hot path.
@@ -114,7 +129,12 @@ impl Dedupe {
         for memory in [&self.fresh, &self.merging] {
             memory.find_within(&keys, &mut found);
         }
-        look_up(conn, keys, found)
+        found.extend(self.twins.iter().filter(|(twin, _)| keys.contains(twin)).map(|(_, seq)| *seq));
+        let known = conn
+            .prepare_cached(LOOK_UP_WITHIN)?
+            .query_map([keys.start, keys.end], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<Seq>>>()?;
+        Ok(each_once(found, known))
     }
 
     /// Writes the next slice of a merge, if one is under way.
@@ -126,7 +146,9 @@ impl Dedupe {
         }
         let mut insert = conn.prepare_cached("INSERT OR IGNORE INTO dedupe (key, seq) VALUES (?1, ?2)")?;
         for (key, seq) in slice {
-            insert.execute(params![key, seq])?;
+            if insert.execute(params![key, seq])? == 0 {
+                merge_twin(conn, delta, *key, *seq)?;
+            }
         }
         if slice.len() == rest.len() {
             conn.prepare_cached("UPDATE dedupe_mark SET seq = ?1")?.execute([self.merging_through])?;
@@ -138,13 +160,12 @@ impl Dedupe {
     /// Takes over what was committed.
     pub(super) fn apply(&mut self, delta: &Delta) {
         self.merged += delta.merged;
+        self.twins.extend(&delta.twins);
         if delta.merged > 0 && self.merged == self.slices.len() {
             (self.merging, self.slices, self.merged) = (Keys::default(), Vec::new(), 0);
         }
         self.fresh_through = self.fresh_through.max(delta.added_through);
-        for (key, seq) in delta.added.sorted() {
-            self.fresh.insert(key, seq);
-        }
+        self.fresh.absorb(&delta.added);
         if self.fresh.len() >= MERGE_KEYS && self.slices.is_empty() {
             self.merging = std::mem::take(&mut self.fresh);
             self.slices = self.merging.sorted();
@@ -153,18 +174,27 @@ impl Dedupe {
     }
 }
 
-/// Adds what the table knows of these keys.
-fn look_up(conn: &Connection, keys: Range<i64>, mut found: Vec<Seq>) -> rusqlite::Result<Vec<Seq>> {
-    let mut statement = conn.prepare_cached(LOOK_UP)?;
-    let mut rows = statement.query([keys.start, keys.end])?;
-    while let Some(row) = rows.next()? {
-        found.push(row.get(0)?);
+/// The table holds this key already: for the same event, if a merge was cut short, or for a twin.
+fn merge_twin(conn: &Connection, delta: &mut Delta, key: i64, seq: Seq) -> rusqlite::Result<()> {
+    let holder: Seq = conn.prepare_cached(LOOK_UP)?.query_row([key], |row| row.get(0))?;
+    let is_new = holder != seq
+        && conn
+            .prepare_cached("INSERT OR IGNORE INTO dedupe_twins (key, seq) VALUES (?1, ?2)")?
+            .execute([key, seq])?
+            == 1;
+    if is_new {
+        delta.twins.push((key, seq));
     }
+    Ok(())
+}
+
+fn each_once(mut found: Vec<Seq>, known: impl IntoIterator<Item = Seq>) -> Vec<Seq> {
+    found.extend(known);
     if found.len() > 1 {
         found.sort_unstable();
         found.dedup();
     }
-    Ok(found)
+    found
 }
 
 impl Delta {
