@@ -31,6 +31,23 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Whoever sent this request.
+    pub(crate) fn of(parts: &Parts, app: &App) -> Result<Self, Problem> {
+        let roster = app.parts.rosters.current();
+        let holder = holder(parts, &roster).ok_or_else(|| {
+            let detail = "send `authorization: Bearer tgk_…` with a valid key";
+            Problem::new(StatusCode::UNAUTHORIZED, "key_invalid", detail)
+        })?;
+        let named = parts.headers.get(PROJECT_HEADER).map(|value| value.to_str().unwrap_or_default());
+        let project = project(&roster, holder, named).ok_or_else(|| Problem::not_found("project"))?;
+        Ok(Self {
+            project,
+            is_operator: holder.project.is_none(),
+            named_project: named.is_some(),
+            role: holder.role,
+        })
+    }
+
     pub(crate) fn must_publish(&self) -> Result<(), Problem> {
         self.must(self.role.may_publish(), "publish events: use a publisher or admin key")
     }
@@ -63,19 +80,7 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let roster = app.parts.rosters.current();
-        let holder = holder(parts, &roster).ok_or_else(|| {
-            let detail = "send `authorization: Bearer tgk_…` with a valid key";
-            Problem::new(StatusCode::UNAUTHORIZED, "key_invalid", detail)
-        })?;
-        let named = parts.headers.get(PROJECT_HEADER).map(|value| value.to_str().unwrap_or_default());
-        let project = project(&roster, holder, named).ok_or_else(|| Problem::not_found("project"))?;
-        Ok(Self {
-            project,
-            is_operator: holder.project.is_none(),
-            named_project: named.is_some(),
-            role: holder.role,
-        })
+        Self::of(parts, app)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::{self, RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
@@ -17,32 +17,37 @@ use super::auth::Caller;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, cursor, read_body};
 use super::{App, json_text};
-use crate::pipeline::ingest::{NotAccepted, Receipt};
+use crate::pipeline::ingest::Receipt;
+use crate::pipeline::persist::Unavailable;
 
 /// Accepts events. The answer comes after the commit.
-pub(super) async fn publish(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub(super) async fn publish(State(app): State<Arc<App>>, request: extract::Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = Caller::of(&parts, &app)?;
     caller.must_publish()?;
-    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let ce: Vec<(&str, &[u8])> = headers
-        .iter()
-        .filter(|(name, _)| name.as_str().starts_with("ce-"))
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .collect();
-    let content_type = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
-    let request = Request { content_type, headers: &ce, body: &body };
-    match app.pipeline.ingest.accept(caller.project, &request).await {
+    let ingest = &app.pipeline.ingest;
+    let (body, _room) = read_body(&parts.headers, body, ingest).await?;
+    let units = ingest.decode(&as_request(&parts.headers, &collect_ce(&parts.headers), &body))?;
+    // Nothing borrows from the connection's buffer any more: the next request finds it free.
+    drop((parts, body));
+    match ingest.accept(caller.project, units).await {
         Ok(receipt) => Ok(answer(&receipt)),
-        Err(NotAccepted::Refused(refusal)) => Err(refusal.into()),
-        Err(NotAccepted::Unavailable(_)) => Err(Problem::unavailable(
+        Err(Unavailable) => Err(Problem::unavailable(
             "store_unavailable",
             "the store does not answer; send it again with the same ids",
         )),
     }
+}
+
+/// The headers that carry attributes of a CloudEvent in binary mode.
+fn collect_ce(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
+    let ce = headers.iter().filter(|(name, _)| name.as_str().starts_with("ce-"));
+    ce.map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
+}
+
+fn as_request<'a>(headers: &'a HeaderMap, ce: &'a [(&'a str, &'a [u8])], body: &'a Bytes) -> Request<'a> {
+    let content_type = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
+    Request { content_type, headers: ce, body }
 }
 
 fn status_name(status: UnitStatus) -> &'static str {

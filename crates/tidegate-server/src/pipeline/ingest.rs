@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_core::event::lookup_key;
+use tidegate_core::event::{Unit, lookup_key};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::ingest::{Refusal, Request, decode};
 use tidegate_core::limits::INGEST_BYTES_IN_FLIGHT_MAX;
@@ -26,15 +26,6 @@ pub struct Ingest {
     entropy: Entropy,
     metrics: Arc<Metrics>,
     bytes: Arc<AtomicUsize>,
-}
-
-/// Why a request was not accepted.
-#[derive(Debug)]
-pub enum NotAccepted {
-    /// It is malformed; sending it again does not help.
-    Refused(Refusal),
-    /// Not now; sending it again later does.
-    Unavailable(Unavailable),
 }
 
 /// What became of each unit of a request: its id and its status.
@@ -71,10 +62,13 @@ impl Ingest {
         (before + bytes <= INGEST_BYTES_IN_FLIGHT_MAX).then_some(reservation)
     }
 
-    /// Accepts a request: when this returns `Ok`, what it calls accepted is on disk.
-    pub async fn accept(&self, project: ProjectNo, request: &Request<'_>) -> Result<Receipt, NotAccepted> {
-        let now = self.clock.now();
-        let units = decode(request, now, &mut || self.entropy.u128()).map_err(NotAccepted::Refused)?;
+    /// Reads a request. What it gives holds nothing of the request's own bytes, whose buffer can be used again.
+    pub fn decode(&self, request: &Request<'_>) -> Result<Vec<Unit>, Refusal> {
+        decode(request, self.clock.now(), &mut || self.entropy.u128())
+    }
+
+    /// Accepts what was read: when this returns `Ok`, what it calls accepted is on disk.
+    pub async fn accept(&self, project: ProjectNo, units: Vec<Unit>) -> Result<Receipt, Unavailable> {
         if units.is_empty() {
             return Ok(Vec::new());
         }
@@ -87,8 +81,7 @@ impl Ingest {
         });
         let mut submission = Submission { project, units: keyed.collect() };
         route(&roster, &mut submission);
-        let statuses =
-            self.persist.submit(submission, roster.version).await.map_err(NotAccepted::Unavailable)?;
+        let statuses = self.persist.submit(submission, roster.version).await?;
         for status in &statuses {
             self.metrics.event(*status);
         }

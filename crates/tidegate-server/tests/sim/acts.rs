@@ -11,7 +11,7 @@ use tidegate_core::delivery::Status;
 use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::ingest::Request;
 use tidegate_core::time::Timestamp;
-use tidegate_server::pipeline::ingest::NotAccepted;
+use tidegate_server::pipeline::persist::Unavailable;
 use tidegate_server::pipeline::{Parts, Pipeline};
 use tidegate_store::{Change, DeliveryFilter, NewSubscriber, RetryOutcome, SubscriberUpdate, UnitStatus};
 
@@ -90,7 +90,10 @@ impl Site {
         let sent: Value = serde_json::from_str(&body).expect("plans are JSON");
         let body = Bytes::from(body);
         let request = Request { content_type: None, headers: &[], body: &body };
-        let receipt = self.pipeline.ingest.accept(project, &request).await;
+        let Ok(units) = self.pipeline.ingest.decode(&request) else {
+            return self.history.lock().reach("a request refused");
+        };
+        let receipt = self.pipeline.ingest.accept(project, units).await;
         let mut history = self.history.lock();
         match receipt {
             Ok(receipt) => {
@@ -101,8 +104,7 @@ impl Site {
                     history.told.push(Told { key, status });
                 }
             }
-            Err(NotAccepted::Refused(_)) => history.reach("a request refused"),
-            Err(NotAccepted::Unavailable(_)) => {
+            Err(Unavailable) => {
                 history.reach("a request turned away");
                 let t = self.life.t();
                 history.line(t, format_args!("a request is turned away"));

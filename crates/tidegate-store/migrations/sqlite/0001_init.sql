@@ -106,6 +106,7 @@ CREATE TABLE deliveries (
     project     INTEGER NOT NULL,
     subscriber  INTEGER NOT NULL,
     event       INTEGER NOT NULL,            -- the first event it carries; the others are in delivery_events
+    late        INTEGER NOT NULL,            -- 0: made with its event, whose number its own follows; 1: made later
     replay      INTEGER NOT NULL,            -- 0, or its own id for a replay
     lane        INTEGER,
     recipient   TEXT,                        -- NULL: the subscriber's own destination
@@ -121,7 +122,7 @@ CREATE TABLE deliveries (
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
 ) STRICT;
-CREATE UNIQUE INDEX deliveries_event ON deliveries (event, subscriber, replay);
+CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WHERE late = 1;
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;

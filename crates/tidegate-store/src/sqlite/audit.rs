@@ -12,7 +12,7 @@ use super::failed;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
-const RULES: [(&str, &str); 14] = [
+const RULES: [(&str, &str); 16] = [
     (
         "of a lane, at most one is due or claimed",
         "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || group_concat(id) FROM deliveries
@@ -67,6 +67,16 @@ const RULES: [(&str, &str); 14] = [
     (
         "an id is unique in its project and source",
         "SELECT project || '/' || source || '/' || id FROM events GROUP BY project, source, id HAVING count(*) > 1",
+    ),
+    (
+        "an event goes to a subscriber once, replays aside",
+        "SELECT event || ' to ' || subscriber FROM deliveries WHERE replay = 0 GROUP BY event, subscriber
+         HAVING count(*) > 1",
+    ),
+    (
+        "what was made with an event follows it",
+        "SELECT d.id FROM deliveries d WHERE d.late = 0
+         AND d.event <> (SELECT max(seq) FROM events WHERE seq < d.id)",
     ),
     ("a number is an event or a delivery", "SELECT seq FROM events JOIN deliveries ON deliveries.id = events.seq"),
     (

@@ -182,6 +182,10 @@ fn accept(
     routed: &crate::RoutedUnit,
 ) -> rusqlite::Result<()> {
     for (index, event) in routed.unit.events.iter().enumerate() {
+        let is_once = routed.routes[index].is_sorted_by(|a, b| a.subscriber < b.subscriber);
+        if !is_once {
+            return Err(rusqlite::Error::InvalidParameterName("an event goes to a subscriber once".into()));
+        }
         let seq = context.draw();
         events::insert(context, submission.project, seq, event, &routed.unit.fingerprint)?;
         context.delta.add(routed.keys[index], seq);

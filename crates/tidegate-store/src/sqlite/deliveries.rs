@@ -22,8 +22,8 @@ const DELIVERED: i64 = 3;
 const EXHAUSTED: i64 = 4;
 
 const INSERT: &str = "INSERT INTO deliveries
-    (id, project, subscriber, event, replay, lane, status, due_at, claims, incarnation, created_at)
-    VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?7)";
+    (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at)
+    VALUES (?1, ?2, ?3, ?4, ?10, 0, ?5, ?6, ?7, ?8, ?9, ?7)";
 
 /// Creates the delivery of an event for a subscriber: straight into memory if there is room and its lane is free.
 pub(super) fn insert(
@@ -52,6 +52,7 @@ pub(super) fn insert(
         now.as_ms(),
         u32::from(claimed),
         claimed.then_some(context.incarnation),
+        0,
     ])?;
     if claimed {
         context.out.jobs.push(Job {
@@ -109,7 +110,7 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
     }
 }
 
-const INSERT_ATTEMPT: &str = "INSERT OR REPLACE INTO attempts
+const INSERT_ATTEMPT: &str = "INSERT INTO attempts
     (delivery, n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 

@@ -142,10 +142,16 @@ fn attempt_row(row: &Row<'_>) -> rusqlite::Result<AttemptRow> {
     Ok(AttemptRow { n: row.get(0)?, attempt })
 }
 
-pub(super) fn trace_sql() -> String {
+/// What was made with an event follows it: its numbers are the next ones.
+pub(super) fn following_sql() -> String {
+    format!("{SELECT} WHERE d.id > ?1 AND d.project = ?2 ORDER BY d.id")
+}
+
+/// What was made later, and what carries it among others.
+pub(super) fn late_sql() -> String {
     format!(
-        "{SELECT} WHERE d.project = ?2
-         AND (d.event = ?1 OR d.id IN (SELECT delivery FROM delivery_events WHERE event = ?1)) ORDER BY d.id"
+        "{SELECT} WHERE d.project = ?2 AND ((d.event = ?1 AND d.late = 1)
+            OR d.id IN (SELECT delivery FROM delivery_events WHERE event = ?1)) ORDER BY d.id"
     )
 }
 
@@ -158,9 +164,17 @@ pub(super) const RULES: &str =
     WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no";
 
 pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
-    let mut statement = conn.prepare_cached(&trace_sql())?;
-    let mut rows = statement.query([event, project])?;
     let mut trace = Trace::default();
+    let mut following = conn.prepare_cached(&following_sql())?;
+    let mut rows = following.query([event, project])?;
+    while let Some(row) = rows.next()? {
+        if row.get::<_, Seq>(12)? != event || row.get(13)? {
+            break;
+        }
+        trace.deliveries.push(delivery_row(conn, row)?);
+    }
+    let mut late = conn.prepare_cached(&late_sql())?;
+    let mut rows = late.query([event, project])?;
     while let Some(row) = rows.next()? {
         trace.deliveries.push(delivery_row(conn, row)?);
     }
