@@ -81,22 +81,19 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_type ON events (project, type, seq);
 
--- Look-up keys of events, see `event::lookup_key`. Complete up to the mark; younger events are kept in memory.
--- The second event of a key, should there ever be one, is a twin.
+-- Look-up keys of events, see `event::lookup_key`, in sorted runs of many thousands. A run is complete when it has its
+-- row in dedupe_runs; the keys of events younger than the last one's are kept in memory.
 CREATE TABLE dedupe (
-    key INTEGER PRIMARY KEY,
-    seq INTEGER NOT NULL
-) STRICT;
-CREATE TABLE dedupe_twins (
+    run INTEGER NOT NULL,
     key INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    PRIMARY KEY (key, seq)
+    PRIMARY KEY (run, key, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE dedupe_mark (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
-    seq  INTEGER NOT NULL
+CREATE TABLE dedupe_runs (
+    run     INTEGER PRIMARY KEY,
+    through INTEGER NOT NULL,                -- the last event it covers
+    filter  BLOB NOT NULL                    -- tells most keys that are not in it
 ) STRICT;
-INSERT INTO dedupe_mark VALUES (1, 0);
 
 -- status: 0 due, 1 claimed, 2 waiting for its turn in its lane, 3 delivered, 4 exhausted, 5 expired.
 -- `held` and `cancelled` are not written here: they follow from the subscriber, so that pausing or deleting one with

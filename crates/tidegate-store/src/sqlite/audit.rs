@@ -8,6 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 use tidegate_core::event::lookup_key;
 
+use super::dedupe::MARK;
 use super::failed;
 use crate::Result;
 
@@ -116,16 +117,18 @@ fn violations(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 
 /// Up to the mark, every event is found by its look-up key.
 fn forgotten_ids(conn: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut events = conn
-        .prepare("SELECT seq, project, source, id FROM events WHERE seq <= (SELECT seq FROM dedupe_mark)")?;
-    let mut known = conn.prepare("SELECT 1 FROM dedupe WHERE key = ?1 AND seq = ?2 UNION ALL SELECT 1 FROM dedupe_twins WHERE key = ?1 AND seq = ?2")?;
+    let mut events =
+        conn.prepare(&format!("SELECT seq, project, source, id FROM events WHERE seq <= ({MARK})"))?;
+    let mut known = conn.prepare(
+        "SELECT 1 FROM dedupe WHERE run IN (SELECT run FROM dedupe_runs) AND key = ?1 AND seq = ?2",
+    )?;
     let mut forgotten = Vec::new();
     let mut rows = events.query([])?;
     while let Some(row) = rows.next()? {
         let seq: i64 = row.get(0)?;
         let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
         if !known.exists([key, seq])? {
-            forgotten.push(format!("the table of ids is complete up to its mark: event {seq} is missing"));
+            forgotten.push(format!("the runs of ids are complete up to their mark: event {seq} is missing"));
         }
     }
     Ok(forgotten)

@@ -157,7 +157,7 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     for refill in &group.refills {
         deliveries::refill(context, *refill)?;
     }
-    dedupe.merge_slice(context.conn, &mut context.delta)
+    dedupe.write_slice(context.conn, &mut context.delta)
 }
 
 fn submit(

@@ -3,6 +3,7 @@
 //! [`Calls::Blocking`] runs each call on the blocking pool. [`Calls::Inline`] runs it where it is: simulation uses
 //! that, because only then does one seed give one history.
 
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,7 +45,10 @@ where
     // A panic inside rolled its transaction back; what the lock guards is as before.
     let run = move || work(&mut lock.lock().unwrap_or_else(PoisonError::into_inner));
     match calls {
-        Calls::Inline => run(),
+        // A panic must not end the loop that called: the blocking pool sees to that, and here we do.
+        Calls::Inline => std::panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            Err(Error::Unavailable("database work panicked; its transaction was rolled back".to_owned()))
+        }),
         Calls::Blocking => match tokio::task::spawn_blocking(run).await {
             Ok(result) => result,
             Err(error) => Err(Error::Unavailable(format!("database work ended early: {error}"))),

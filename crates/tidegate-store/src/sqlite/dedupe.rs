@@ -1,50 +1,64 @@
 //! Which ids are known: the one random index of the product, kept off the hot path.
 //!
 //! A random key dirties a page of its own: 4 KiB to the log and 4 KiB at the checkpoint for every event, growing
-//! with the table. So new keys are gathered in memory; when there are enough of them they are sorted and merged
-//! into the table in slices, inside the ordinary group commits. A mark, moved in the same transaction as the last
-//! slice, says up to which event the table is complete; at start the younger keys are read back from the events.
+//! with the table. So new keys are gathered in memory; when there are enough of them they are sorted and appended to
+//! the table as one run, in slices, inside the ordinary group commits. A run's row, written with its last slice, says
+//! up to which event the runs are complete; at start the younger keys are read back from the events. Each run has a
+//! filter in memory, so that a new key, as nearly all are, is looked up in hardly any of them.
 //!
-//! Promises: what is committed is found, from memory or from the table; memory holds at most a few merges' worth.
+//! Promises: what is committed is found, from memory or from a run; memory holds the filters (twelve bits a key) and
+//! a few runs' worth of keys.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use tidegate_core::event::lookup_key;
 use tidegate_core::id::Seq;
 
-/// Keys gathered before they are merged: enough that a sorted merge touches each page for several keys.
-const MERGE_KEYS: usize = 65_536;
-/// Keys merged per commit at least; twice the group's events at best, so that merging outruns ingest.
+use super::filter::Filter;
+
+/// Keys gathered before they become a run: few runs, and a start that reads them back quickly.
+const RUN_KEYS: usize = 65_536;
+/// Keys written per commit at least; twice the group's events at best, so that writing outruns ingest.
 const SLICE_KEYS_MIN: usize = 512;
 
-pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE key = ?1";
-pub(super) const LOOK_UP_WITHIN: &str = "SELECT seq FROM dedupe WHERE key >= ?1 AND key < ?2";
+pub(super) const MARK: &str = "SELECT coalesce(max(through), 0) FROM dedupe_runs";
+pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE run = ?1 AND key >= ?2 AND key < ?3";
 pub(super) const YOUNGER: &str = "SELECT seq, project, source, id FROM events WHERE seq > ?1";
 
-/// The keys that are not, or not all, in the table yet.
+/// The keys in memory, and what is known of those on disk.
 #[derive(Default)]
 pub(super) struct Dedupe {
     fresh: Keys,
     fresh_through: Seq,
-    merging: Keys,
-    /// The same, sorted, of which `merged` are in the table.
-    slices: Vec<(i64, Seq)>,
-    merging_through: Seq,
-    merged: usize,
-    /// Events whose key the table holds for another event: it has room for one each. There are hardly ever any.
-    twins: Vec<(i64, Seq)>,
+    /// The run that is being written, for as long as it is.
+    next: Option<NextRun>,
+    runs: Vec<Run>,
 }
 
-/// What one group commit adds and merges; applied to memory only after the commit.
+/// A run on disk.
+struct Run {
+    no: i64,
+    filter: Filter,
+}
+
+struct NextRun {
+    no: i64,
+    keys: Keys,
+    sorted: Vec<(i64, Seq)>,
+    written: usize,
+    through: Seq,
+    filter: Filter,
+}
+
+/// What one group commit adds and writes; applied to memory only after the commit.
 #[derive(Default)]
 pub(super) struct Delta {
     added: Keys,
     added_through: Seq,
-    merged: usize,
-    twins: Vec<(i64, Seq)>,
+    written: usize,
 }
 
 /// Keys and their events. Keys are nearly unique: the second event of one is an exception, kept apart.
@@ -93,14 +107,16 @@ impl Keys {
 }
 
 impl Dedupe {
-    /// Reads back what the table does not hold yet.
+    /// Reads the filters, and the keys that no run holds yet.
     pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
-        let mark: Seq = conn.query_row("SELECT seq FROM dedupe_mark", [], |row| row.get(0))?;
-        let twins = conn
-            .prepare("SELECT key, seq FROM dedupe_twins")?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        let mark: Seq = conn.query_row(MARK, [], |row| row.get(0))?;
+        let runs = conn
+            .prepare("SELECT run, filter FROM dedupe_runs ORDER BY run")?
+            .query_map([], |row| {
+                Ok(Run { no: row.get(0)?, filter: Filter::from_bytes(row.get_ref(1)?.as_blob()?) })
+            })?
             .collect::<rusqlite::Result<_>>()?;
-        let mut dedupe = Self { fresh_through: mark, twins, ..Self::default() };
+        let mut dedupe = Self { fresh_through: mark, runs, ..Self::default() };
         let mut statement = conn.prepare(YOUNGER)?;
         let mut rows = statement.query([mark])?;
         while let Some(row) = rows.next()? {
@@ -115,86 +131,87 @@ impl Dedupe {
     /// Every event with this key, this group's own included.
     pub(super) fn events_of(&self, conn: &Connection, delta: &Delta, key: i64) -> rusqlite::Result<Vec<Seq>> {
         let mut found = Vec::new();
-        for keys in [&delta.added, &self.fresh, &self.merging] {
-            keys.find(key, &mut found);
+        delta.added.find(key, &mut found);
+        self.fresh.find(key, &mut found);
+        if let Some(next) = &self.next {
+            next.keys.find(key, &mut found);
         }
-        found.extend(self.twins.iter().filter(|(twin, _)| *twin == key).map(|(_, seq)| *seq));
-        let known = conn.prepare_cached(LOOK_UP)?.query_row([key], |row| row.get(0)).optional()?;
-        Ok(each_once(found, known))
+        for run in self.runs.iter().filter(|run| run.filter.may_hold(key)) {
+            look_up(conn, run, &(key..key + 1), &mut found)?;
+        }
+        Ok(found)
     }
 
     /// Every event whose key lies in `keys`. Looks at all of memory: for people's questions, not for the hot path.
-    pub(super) fn events_within(&self, conn: &Connection, keys: Range<i64>) -> rusqlite::Result<Vec<Seq>> {
+    pub(super) fn events_within(&self, conn: &Connection, keys: &Range<i64>) -> rusqlite::Result<Vec<Seq>> {
         let mut found = Vec::new();
-        for memory in [&self.fresh, &self.merging] {
-            memory.find_within(&keys, &mut found);
+        self.fresh.find_within(keys, &mut found);
+        if let Some(next) = &self.next {
+            next.keys.find_within(keys, &mut found);
         }
-        found.extend(self.twins.iter().filter(|(twin, _)| keys.contains(twin)).map(|(_, seq)| *seq));
-        let known = conn
-            .prepare_cached(LOOK_UP_WITHIN)?
-            .query_map([keys.start, keys.end], |row| row.get(0))?
-            .collect::<rusqlite::Result<Vec<Seq>>>()?;
-        Ok(each_once(found, known))
+        for run in &self.runs {
+            look_up(conn, run, keys, &mut found)?;
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
     }
 
-    /// Writes the next slice of a merge, if one is under way.
-    pub(super) fn merge_slice(&self, conn: &Connection, delta: &mut Delta) -> rusqlite::Result<()> {
-        let rest = &self.slices[self.merged..];
+    /// Writes the next slice of a run, if one is being written. A run that was cut short by the end of a process is
+    /// written anew under its number, with at least the same keys.
+    pub(super) fn write_slice(&self, conn: &Connection, delta: &mut Delta) -> rusqlite::Result<()> {
+        let Some(next) = &self.next else { return Ok(()) };
+        let rest = &next.sorted[next.written..];
         let slice = &rest[..rest.len().min(SLICE_KEYS_MIN.max(2 * delta.added.len()))];
-        if slice.is_empty() {
-            return Ok(());
-        }
-        let mut insert = conn.prepare_cached("INSERT OR IGNORE INTO dedupe (key, seq) VALUES (?1, ?2)")?;
+        let mut insert =
+            conn.prepare_cached("INSERT OR IGNORE INTO dedupe (run, key, seq) VALUES (?1, ?2, ?3)")?;
         for (key, seq) in slice {
-            if insert.execute(params![key, seq])? == 0 {
-                merge_twin(conn, delta, *key, *seq)?;
-            }
+            insert.execute(params![next.no, key, seq])?;
         }
         if slice.len() == rest.len() {
-            conn.prepare_cached("UPDATE dedupe_mark SET seq = ?1")?.execute([self.merging_through])?;
+            conn.prepare_cached("INSERT INTO dedupe_runs (run, through, filter) VALUES (?1, ?2, ?3)")?
+                .execute(params![next.no, next.through, next.filter.to_bytes()])?;
         }
-        delta.merged = slice.len();
+        delta.written = slice.len();
         Ok(())
     }
 
     /// Takes over what was committed.
     pub(super) fn apply(&mut self, delta: &Delta) {
-        self.merged += delta.merged;
-        self.twins.extend(&delta.twins);
-        if delta.merged > 0 && self.merged == self.slices.len() {
-            (self.merging, self.slices, self.merged) = (Keys::default(), Vec::new(), 0);
+        if let Some(next) = &mut self.next {
+            next.written += delta.written;
+        }
+        if let Some(done) = self.next.take_if(|next| next.written == next.sorted.len()) {
+            self.runs.push(Run { no: done.no, filter: done.filter });
         }
         self.fresh_through = self.fresh_through.max(delta.added_through);
         self.fresh.absorb(&delta.added);
-        if self.fresh.len() >= MERGE_KEYS && self.slices.is_empty() {
-            self.merging = std::mem::take(&mut self.fresh);
-            self.slices = self.merging.sorted();
-            self.merging_through = self.fresh_through;
+        if self.fresh.len() >= RUN_KEYS && self.next.is_none() {
+            self.next = Some(self.next_run());
+        }
+    }
+
+    fn next_run(&mut self) -> NextRun {
+        let keys = std::mem::take(&mut self.fresh);
+        let sorted = keys.sorted();
+        NextRun {
+            no: self.runs.last().map_or(1, |run| run.no + 1),
+            filter: Filter::of(sorted.iter().map(|(key, _)| *key)),
+            keys,
+            sorted,
+            written: 0,
+            through: self.fresh_through,
         }
     }
 }
 
-/// The table holds this key already: for the same event, if a merge was cut short, or for a twin.
-fn merge_twin(conn: &Connection, delta: &mut Delta, key: i64, seq: Seq) -> rusqlite::Result<()> {
-    let holder: Seq = conn.prepare_cached(LOOK_UP)?.query_row([key], |row| row.get(0))?;
-    let is_new = holder != seq
-        && conn
-            .prepare_cached("INSERT OR IGNORE INTO dedupe_twins (key, seq) VALUES (?1, ?2)")?
-            .execute([key, seq])?
-            == 1;
-    if is_new {
-        delta.twins.push((key, seq));
+fn look_up(conn: &Connection, run: &Run, keys: &Range<i64>, found: &mut Vec<Seq>) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(LOOK_UP)?;
+    let mut rows = statement.query(params![run.no, keys.start, keys.end])?;
+    while let Some(row) = rows.next()? {
+        found.push(row.get(0)?);
     }
     Ok(())
-}
-
-fn each_once(mut found: Vec<Seq>, known: impl IntoIterator<Item = Seq>) -> Vec<Seq> {
-    found.extend(known);
-    if found.len() > 1 {
-        found.sort_unstable();
-        found.dedup();
-    }
-    found
 }
 
 impl Delta {

@@ -107,7 +107,7 @@ pub(super) fn by_id(
     let candidates = dedupe
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .events_within(conn, lookup_range(project, id))?;
+        .events_within(conn, &lookup_range(project, id))?;
     let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1 AND project = ?2 AND id = ?3");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut found = Vec::new();

@@ -12,6 +12,7 @@ mod db;
 mod dedupe;
 mod deliveries;
 mod events;
+mod filter;
 mod lanes;
 mod read;
 

@@ -20,19 +20,22 @@ CREATE TABLE commits (
     at   INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE dedupe (
+    run INTEGER NOT NULL,
     key INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    PRIMARY KEY (key, seq)
+    PRIMARY KEY (run, key, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE dedupe_mark (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
-    seq  INTEGER NOT NULL
+CREATE TABLE dedupe_runs (
+    run     INTEGER PRIMARY KEY,
+    through INTEGER NOT NULL,                -- the last event it covers
+    filter  BLOB NOT NULL                    -- tells most keys that are not in it
 ) STRICT;
 CREATE TABLE deliveries (
     id          INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
     subscriber  INTEGER NOT NULL,
     event       INTEGER NOT NULL,            -- the first event it carries; the others are in delivery_events
+    late        INTEGER NOT NULL,            -- 0: made with its event, whose number its own follows; 1: made later
     replay      INTEGER NOT NULL,            -- 0, or its own id for a replay
     lane        INTEGER,
     recipient   TEXT,                        -- NULL: the subscriber's own destination
@@ -114,10 +117,10 @@ CREATE TABLE subscribers (
 ) STRICT;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
-CREATE UNIQUE INDEX deliveries_event ON deliveries (event, subscriber, replay);
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
 CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, event, id)
     WHERE lane IS NOT NULL AND status < 3;
+CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WHERE late = 1;
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);

@@ -30,7 +30,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("claims of the last process", CLAIMED.to_owned()),
         ("last number", LAST_NO.to_owned()),
         ("ids: look up", dedupe::LOOK_UP.to_owned()),
-        ("ids: look up within", dedupe::LOOK_UP_WITHIN.to_owned()),
+        ("ids: mark", dedupe::MARK.to_owned()),
         ("ids: confirm", events::SAME_ID.to_owned()),
         ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
         ("events", events::list_sql(&EventFilter::default())),
