@@ -194,7 +194,7 @@ pub struct Committed {
     pub jobs: Vec<Job>,
     /// Subscribers with due deliveries that memory had no room for.
     pub spilled: Vec<SubscriberNo>,
-    /// Subscribers with deliveries due later than now, and when.
+    /// Subscribers with deliveries that are due in the store again, and when.
     pub postponed: Vec<(SubscriberNo, Timestamp)>,
     /// One answer per refill, in order.
     pub refilled: Vec<Refilled>,

@@ -273,6 +273,11 @@ impl Persist {
         results.append(&mut pending.results);
         pending.results = results;
         pending.released.extend(batch.group.released);
+        if pending.is_stopping {
+            // Whoever came meanwhile is told the same way; nobody else will look.
+            pending.submissions.clear();
+            pending.backfills.clear();
+        }
         pending.is_stopping
     }
 

@@ -157,10 +157,18 @@ impl Site {
 
     /// What the API does with every change.
     pub(crate) async fn change(&self, change: Change) -> Option<SubscriberNo> {
+        let is_end = match &change {
+            Change::UpdateSubscriber { update, .. } => matches!(update.active, Some(Err(_))),
+            Change::DeleteSubscriber { .. } => true,
+            _ => false,
+        };
         let changed = self.parts.rosters.change(change, self.parts.clock.now()).await;
         match changed {
             Ok(changed) => {
                 self.pipeline.reconfigured(&self.parts.rosters);
+                if let Some(truth) = self.history.lock().subs.get_mut(&changed.no) {
+                    truth.is_silenced |= is_end && truth.active_since == changed.version;
+                }
                 Some(changed.no)
             }
             Err(error) => {

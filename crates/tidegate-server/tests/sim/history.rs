@@ -135,6 +135,10 @@ pub(crate) struct Truth {
     pub(crate) specs_t: Vec<i64>,
     pub(crate) deleted: Option<Version>,
     pub(crate) active: bool,
+    /// The change that made it so.
+    pub(crate) active_since: Version,
+    /// Its owner was told that it is paused or deleted: nothing may begin any more.
+    pub(crate) is_silenced: bool,
     /// It wanted events accepted since this time.
     pub(crate) backfill: Option<i64>,
     /// Definitions known when its backfill ended; `None` while it runs.
@@ -155,7 +159,9 @@ impl Truth {
     }
 
     /// It is sent to again, or not any more.
-    pub(crate) fn set_active(&mut self, active: bool, t: i64) {
+    pub(crate) fn set_active(&mut self, active: bool, version: Version, t: i64) {
+        self.active_since = version;
+        self.is_silenced &= !active;
         match (self.active, active) {
             (true, false) => self.pauses.push((t, i64::MAX)),
             (false, true) => self.pauses.last_mut().expect("it was paused").1 = t,
@@ -231,6 +237,9 @@ impl History {
         let allowed = self.subs.get(&sent.subscriber).map_or(0, |truth| {
             truth.specs.iter().map(|(_, spec)| spec.concurrency as usize).max().unwrap_or(0)
         });
+        if self.subs.get(&sent.subscriber).is_some_and(|truth| truth.is_silenced) {
+            wrong.push(format!("an attempt began at {name} after its owner was told that none will"));
+        }
         if under_way.len() + 1 > allowed {
             wrong.push(format!("P8 {} attempts at once to {name}, {allowed} allowed", under_way.len() + 1));
         }

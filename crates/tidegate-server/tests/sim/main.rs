@@ -36,7 +36,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 23] = [
+const RARE_PATHS: [&str; 24] = [
     "a backfill done",
     "a client that hung up",
     "a clock jump back",
@@ -59,6 +59,7 @@ const RARE_PATHS: [&str; 23] = [
     "a retry by hand",
     "a retry by hand queued",
     "a stale group rerouted",
+    "a step of a backfill repeated",
     "a store outage",
 ];
 

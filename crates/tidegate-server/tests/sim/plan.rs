@@ -370,6 +370,11 @@ impl Planner {
         let pause = Act::SetActive { id: id.clone(), active: false, patience_ms };
         let patience_ms = self.patience();
         let resume = Act::SetActive { id, active: true, patience_ms };
+        if self.dice.percent(30) {
+            // What it had in memory is to be given back just when the store is away.
+            let from = t + self.dice.between(1, 60);
+            self.plan.outages.push((from, (from + self.dice.between(200, 1_500)).min(END_T - 100)));
+        }
         self.plan.acts.push((t, pause));
         self.plan.acts.push((t + after, resume));
     }

@@ -55,7 +55,9 @@ pub(crate) struct Receivers {
 
 /// What a receiver does with one request, once it has it.
 enum Reply {
-    Status(u16, Option<String>),
+    Status(u16),
+    /// 429 or 503, with a time to come back that is told when it answers.
+    Busy,
     Silence,
     Reset,
 }
@@ -89,18 +91,18 @@ impl Receivers {
             return Err(failure(dice.pick(&[ErrorClass::Connect, ErrorClass::Dns, ErrorClass::Reset])));
         }
         let timeout_ms = i64::try_from(outbound.timeout.as_millis()).expect("timeouts are short");
-        let (reply, after_ms) = self.reply(&mood, key.as_deref(), timeout_ms, &mut dice);
+        let (reply, after_ms) = reply(&mood, key.as_deref(), timeout_ms, &mut dice);
         self.note_arrival(index, &reply);
         self.life.point().await;
         self.wait(after_ms).await;
-        match reply {
-            Reply::Status(status, retry_after) => {
-                self.note_asked(index, status, retry_after.as_deref());
-                Ok(Answer { status, retry_after, head: ResponseHead::default() })
-            }
+        let (status, retry_after) = match reply {
+            Reply::Status(status) => (status, None),
+            Reply::Busy => (dice.pick(&[429, 503]), self.retry_after(&mut dice)),
             Reply::Silence => std::future::pending().await,
-            Reply::Reset => Err(failure(ErrorClass::Reset)),
-        }
+            Reply::Reset => return Err(failure(ErrorClass::Reset)),
+        };
+        self.note_asked(index, retry_after.as_deref());
+        Ok(Answer { status, retry_after, head: ResponseHead::default() })
     }
 
     fn mood(&self, id: &str) -> Mood {
@@ -109,24 +111,9 @@ impl Receivers {
         moods.into_iter().find(|(until, _)| t < *until).map_or(Mood::Healthy(20), |(_, mood)| mood.clone())
     }
 
-    /// What it answers, and after how many milliseconds.
-    fn reply(&self, mood: &Mood, key: Option<&str>, timeout_ms: i64, dice: &mut Dice) -> (Reply, i64) {
-        let soon = dice.between(0, 30);
-        match mood {
-            Mood::Healthy(max_ms) => (Reply::Status(200, None), dice.between(0, *max_ms)),
-            Mood::Slow => (Reply::Status(204, None), dice.between(0, timeout_ms * 3 / 2)),
-            Mood::Busy => (self.busy(dice), soon),
-            Mood::Hanging => (Reply::Silence, 0),
-            Mood::Forgetful => (Reply::Reset, soon),
-            Mood::Gone => (Reply::Status(410, None), soon),
-            Mood::Poisoned(poison) if key != Some(poison) => (Reply::Status(200, None), soon),
-            _ => (Reply::Status(dice.pick(&[500, 502, 404, 301]), None), soon),
-        }
-    }
-
-    fn busy(&self, dice: &mut Dice) -> Reply {
+    fn retry_after(&self, dice: &mut Dice) -> Option<String> {
         let seconds = dice.between(1, 12);
-        let header = match dice.below(8) {
+        match dice.below(8) {
             0 => None,
             1 => Some("soon".to_owned()),
             2 | 3 => {
@@ -135,8 +122,7 @@ impl Receivers {
                 Some(httpdate::fmt_http_date(at))
             }
             _ => Some(seconds.to_string()),
-        };
-        Reply::Status(dice.pick(&[429, 503]), header)
+        }
     }
 
     async fn wait(&self, ms: i64) {
@@ -181,7 +167,8 @@ impl Receivers {
         let mut history = self.history.lock();
         history.sends[index].arrived = Some(self.life.t());
         history.sends[index].answered = match reply {
-            Reply::Status(status, _) => Some(*status),
+            Reply::Status(status) => Some(*status),
+            Reply::Busy => Some(503),
             // It has taken it; only its answer gets lost.
             Reply::Reset => Some(200),
             Reply::Silence => None,
@@ -189,8 +176,8 @@ impl Receivers {
     }
 
     /// The wish of a receiver, in the product's time: judged at this very instant.
-    fn note_asked(&self, index: usize, status: u16, retry_after: Option<&str>) {
-        let (Some(text), 429 | 503) = (retry_after, status) else { return };
+    fn note_asked(&self, index: usize, retry_after: Option<&str>) {
+        let Some(text) = retry_after else { return };
         let (now, wall) = (self.life.clock.now().as_ms(), self.life.clock.wall().as_ms());
         let wait_ms = match text.parse::<i64>() {
             Ok(seconds) => seconds * 1000,
@@ -221,6 +208,21 @@ impl Receivers {
             Heard::Status(410) => history.reach("a receiver gone"),
             _ => {}
         }
+    }
+}
+
+/// What it answers, and after how many milliseconds.
+fn reply(mood: &Mood, key: Option<&str>, timeout_ms: i64, dice: &mut Dice) -> (Reply, i64) {
+    let soon = dice.between(0, 30);
+    match mood {
+        Mood::Healthy(max_ms) => (Reply::Status(200), dice.between(0, *max_ms)),
+        Mood::Slow => (Reply::Status(204), dice.between(0, timeout_ms * 3 / 2)),
+        Mood::Busy => (Reply::Busy, soon),
+        Mood::Hanging => (Reply::Silence, 0),
+        Mood::Forgetful => (Reply::Reset, soon),
+        Mood::Gone => (Reply::Status(410), soon),
+        Mood::Poisoned(poison) if key != Some(poison) => (Reply::Status(200), soon),
+        _ => (Reply::Status(dice.pick(&[500, 502, 404, 301])), soon),
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct FaultyStore {
     pub(crate) bounds: Bounds,
     /// Claims that died with a former life and are still spoken for.
     pub(crate) zombies: Mutex<Vec<(DeliveryNo, Claimed)>>,
+    /// Steps of backfills that were taken, to be taken again.
+    pub(crate) steps: Mutex<Vec<BackfillStep>>,
     /// Calls take a while.
     pub(crate) is_slow: bool,
 }
@@ -78,6 +80,19 @@ impl FaultyStore {
 
     fn lock_dice(&self) -> std::sync::MutexGuard<'_, Dice> {
         self.dice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds, sometimes, a step of a backfill that was taken before.
+    fn repeat(&self, group: Arc<Group>) -> Arc<Group> {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.is_empty() || !self.lock_dice().percent(10) {
+            steps.extend(group.backfills.iter().cloned());
+            return group;
+        }
+        let mut repeating = Group::clone(&group);
+        repeating.backfills.extend(steps.pop());
+        self.history.lock().reach("a step of a backfill repeated");
+        Arc::new(repeating)
     }
 
     /// Adds the word of the dead, sometimes. Says how many results must be refused.
@@ -191,6 +206,8 @@ impl FaultyStore {
                     specs_t: vec![t],
                     deleted: None,
                     active: new.active,
+                    active_since: changed.version,
+                    is_silenced: false,
                     backfill: new.backfill_from.map(Timestamp::as_ms),
                     backfilled: None,
                     touched: vec![t],
@@ -206,13 +223,14 @@ impl FaultyStore {
                     truth.specs_t.push(t);
                 }
                 if let Some(active) = &update.active {
-                    truth.set_active(active.is_ok(), t);
+                    truth.set_active(active.is_ok(), changed.version, t);
                 }
                 truth.touched.push(t);
             }
             Change::DeleteSubscriber { no, .. } => {
                 let truth = history.subs.get_mut(no).expect("only existing ones are deleted");
                 truth.deleted = Some(changed.version);
+                truth.active_since = changed.version;
                 truth.touched.push(t);
             }
             _ => {}
@@ -285,7 +303,7 @@ fn note_submissions(history: &mut History, group: &Group, committed: &Committed,
 impl Store for FaultyStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
         self.enter().await?;
-        let (group, haunted) = self.haunt(group);
+        let (group, haunted) = self.haunt(self.repeat(group));
         let result = self.inner.commit(Arc::clone(&group)).await;
         match &result {
             Ok(committed) => self.note_commit(&group, committed, haunted),

@@ -209,6 +209,7 @@ impl World {
             outages: self.plan.outages.clone(),
             bounds: self.plan.bounds,
             zombies: Mutex::new(if self.plan.is_haunted { zombies } else { Vec::new() }),
+            steps: Mutex::default(),
             is_slow: self.plan.is_slow,
         });
         let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), Policy::public_only()).await?;

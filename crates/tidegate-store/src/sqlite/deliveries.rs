@@ -178,21 +178,24 @@ fn take(context: &mut Context<'_>, job: Job) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Gives a claim back unsent: the delivery is due as before, unless an older one of its lane came meanwhile.
+/// Gives a claim back unsent: the delivery is due as before, unless an older one of its lane came meanwhile. Memory
+/// is told, in case its subscriber takes part again by now.
 pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Result<()> {
-    let released: Option<(SubscriberNo, Option<Lane>)> = context
+    let released: Option<(SubscriberNo, Option<Lane>, i64)> = context
         .conn
         .prepare_cached(
             "UPDATE deliveries SET status = 0, incarnation = NULL
-             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 RETURNING subscriber, lane",
+             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 RETURNING subscriber, lane, due_at",
         )?
         .query_row(params![claim.delivery, context.incarnation, claim.token], |row| {
-            Ok((row.get(0)?, row.get(1)?))
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
         .optional()?;
-    match released {
-        Some((subscriber, Some(lane))) => lanes::let_next_go(context, subscriber, lane),
-        _ => Ok(()),
+    let Some((subscriber, lane, due_at)) = released else { return Ok(()) };
+    context.out.postponed.push((subscriber, Timestamp::from_ms(due_at)));
+    match lane {
+        Some(lane) => lanes::let_next_go(context, subscriber, lane),
+        None => Ok(()),
     }
 }
 
