@@ -5,7 +5,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
@@ -294,7 +294,8 @@ fn insert_past(
     let id = context.draw();
     let status = if lane.is_some() { WAITING } else { DUE };
     let now = context.group.now;
-    let values = params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, None::<i64>];
+    let holder = None::<Incarnation>;
+    let values = params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1];
     context.conn.prepare_cached(INSERT)?.execute(values)?;
     if let Some(lane) = lane {
         lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;

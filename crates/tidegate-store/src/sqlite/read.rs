@@ -11,7 +11,7 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, Trace
 
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
-        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project
+        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
@@ -144,7 +144,7 @@ fn attempt_row(row: &Row<'_>) -> rusqlite::Result<AttemptRow> {
 
 /// What was made with an event follows it: its numbers are the next ones.
 pub(super) fn following_sql() -> String {
-    format!("{SELECT} WHERE d.id > ?1 AND d.project = ?2 ORDER BY d.id")
+    format!("{SELECT} WHERE d.id > ?1 ORDER BY d.id")
 }
 
 /// What was made later, and what carries it among others.
@@ -166,9 +166,10 @@ pub(super) const RULES: &str =
 pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
     let mut trace = Trace::default();
     let mut following = conn.prepare_cached(&following_sql())?;
-    let mut rows = following.query([event, project])?;
+    let mut rows = following.query([event])?;
     while let Some(row) = rows.next()? {
-        if row.get::<_, Seq>(12)? != event || row.get(13)? {
+        let is_with_it = row.get::<_, Seq>(12)? == event && !row.get::<_, bool>(14)?;
+        if !is_with_it || row.get::<_, ProjectNo>(13)? != project {
             break;
         }
         trace.deliveries.push(delivery_row(conn, row)?);
