@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
 use tidegate_core::id::SubscriberNo;
 
 use super::dedupe::{Dedupe, Delta};
@@ -26,6 +26,26 @@ pub(super) struct Context<'a> {
     pub(super) spilled: BTreeSet<SubscriberNo>,
     pub(super) out: Committed,
     pub(super) delta: Delta,
+    pub(super) statements: Statements<'a>,
+}
+
+/// The statements that run for every event and every result, looked up once per group instead of once per row.
+pub(super) struct Statements<'a> {
+    pub(super) insert_event: CachedStatement<'a>,
+    pub(super) insert_delivery: CachedStatement<'a>,
+    pub(super) finish: CachedStatement<'a>,
+    pub(super) insert_attempt: CachedStatement<'a>,
+}
+
+impl<'a> Statements<'a> {
+    fn prepare(conn: &'a Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            insert_event: conn.prepare_cached(events::INSERT)?,
+            insert_delivery: conn.prepare_cached(deliveries::INSERT)?,
+            finish: conn.prepare_cached(deliveries::FINISH)?,
+            insert_attempt: conn.prepare_cached(deliveries::INSERT_ATTEMPT)?,
+        })
+    }
 }
 
 impl Context<'_> {
@@ -101,21 +121,8 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     let dedupe = Arc::clone(&writer.dedupe);
     let mut dedupe = dedupe.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
-    let mut context = Context {
-        conn: &tx,
-        group,
-        incarnation: writer.incarnation,
-        backfilling: writer.backfilling.clone(),
-        room,
-        next_no: writer.next_no,
-        spilled: BTreeSet::new(),
-        out: Committed::default(),
-        delta: Delta::default(),
-    };
-    write(&mut context, &dedupe)?;
-    let no = stamp(&tx, group.now)?;
-    let Context { mut out, delta, spilled, next_no, backfilling, room, .. } = context;
-    out.spilled = spilled.into_iter().collect();
+    let Written { no, mut out, delta, next_no, backfilling, room } =
+        write_all(&tx, writer, group, room, &dedupe)?;
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
     {
@@ -125,6 +132,42 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     writer.backfilling = backfilling;
     dedupe.apply(&delta);
     Ok((out, room))
+}
+
+/// What a group's statements did, to be believed after the commit.
+struct Written {
+    no: i64,
+    out: Committed,
+    delta: Delta,
+    next_no: i64,
+    backfilling: Backfilling,
+    room: Room,
+}
+
+fn write_all(
+    tx: &Transaction<'_>,
+    writer: &Writer,
+    group: &Group,
+    room: Room,
+    dedupe: &Dedupe,
+) -> rusqlite::Result<Written> {
+    let mut context = Context {
+        conn: tx,
+        group,
+        incarnation: writer.incarnation,
+        backfilling: writer.backfilling.clone(),
+        room,
+        next_no: writer.next_no,
+        spilled: BTreeSet::new(),
+        out: Committed::default(),
+        delta: Delta::default(),
+        statements: Statements::prepare(tx)?,
+    };
+    write(&mut context, dedupe)?;
+    let no = stamp(tx, group.now)?;
+    let Context { mut out, delta, spilled, next_no, backfilling, room, .. } = context;
+    out.spilled = spilled.into_iter().collect();
+    Ok(Written { no, out, delta, next_no, backfilling, room })
 }
 
 /// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found

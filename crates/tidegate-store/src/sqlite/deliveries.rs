@@ -2,7 +2,7 @@
 //! [`lanes`].
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo};
@@ -21,7 +21,7 @@ const WAITING: i64 = 2;
 const DELIVERED: i64 = 3;
 const EXHAUSTED: i64 = 4;
 
-const INSERT: &str = "INSERT INTO deliveries
+pub(super) const INSERT: &str = "INSERT INTO deliveries
     (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at)
     VALUES (?1, ?2, ?3, ?4, ?10, 0, ?5, ?6, ?7, ?8, ?9, ?7)";
 
@@ -42,7 +42,7 @@ pub(super) fn insert(
     };
     let claimed = status == CLAIMED;
     let now = context.group.now;
-    context.conn.prepare_cached(INSERT)?.execute(params![
+    context.statements.insert_delivery.execute(params![
         id,
         project,
         subscriber,
@@ -87,7 +87,7 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         Next::PostponedTo(at) => (DUE, Some(*at), 0, None, None),
         Next::Exhausted(reason) => (EXHAUSTED, None, 1, Some(now), Some(reason)),
     };
-    let changed = context.conn.prepare_cached(FINISH)?.execute(params![
+    let changed = context.statements.finish.execute(params![
         finished.claim.delivery,
         context.incarnation,
         finished.claim.token,
@@ -102,7 +102,7 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         context.out.stale += 1;
         return Ok(());
     }
-    insert_attempt(context.conn, finished)?;
+    insert_attempt(&mut context.statements.insert_attempt, finished)?;
     context.out.postponed.extend(due_at.map(|at| (finished.subscriber, at)));
     match finished.lane {
         Some(lane) => lanes::let_next_go(context, finished.subscriber, lane),
@@ -110,17 +110,17 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
     }
 }
 
-const INSERT_ATTEMPT: &str = "INSERT INTO attempts
+pub(super) const INSERT_ATTEMPT: &str = "INSERT INTO attempts
     (delivery, n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
-fn insert_attempt(conn: &Connection, finished: &Finished) -> rusqlite::Result<()> {
+fn insert_attempt(insert: &mut CachedStatement<'_>, finished: &Finished) -> rusqlite::Result<()> {
     let attempt = &finished.attempt;
     let response = attempt
         .response
         .as_ref()
         .map(|head| serde_json::to_string(head).expect("a response head is always JSON"));
-    conn.prepare_cached(INSERT_ATTEMPT)?.execute(params![
+    insert.execute(params![
         finished.claim.delivery,
         finished.n,
         attempt.at.as_ms(),
@@ -296,7 +296,7 @@ fn insert_past(
     let now = context.group.now;
     let holder = None::<Incarnation>;
     let values = params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1];
-    context.conn.prepare_cached(INSERT)?.execute(values)?;
+    context.statements.insert_delivery.execute(values)?;
     if let Some(lane) = lane {
         lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;
     }

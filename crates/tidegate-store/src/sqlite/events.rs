@@ -51,19 +51,19 @@ fn same_id(
         .optional()
 }
 
-const INSERT: &str = "INSERT INTO events
+pub(super) const INSERT: &str = "INSERT INTO events
     (seq, project, incarnation, version, day, accepted_at, time, source, id, type, subject, fingerprint, body)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
 pub(super) fn insert(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     project: ProjectNo,
     seq: Seq,
     event: &Event,
     fingerprint: &Fingerprint,
 ) -> rusqlite::Result<()> {
     let now = context.group.now;
-    context.conn.prepare_cached(INSERT)?.execute(params![
+    context.statements.insert_event.execute(params![
         seq,
         project,
         context.incarnation,
