@@ -96,6 +96,8 @@ impl Deliver {
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) else {
             place.is_done = true;
+            // The desk does not know it yet, else it would not have given this job, and would give it again.
+            self.persist.release(self.desk.follow(&roster));
             return self.persist.release(vec![claim(job)]);
         };
         let at = self.clock.now();

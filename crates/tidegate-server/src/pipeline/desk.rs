@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::delivery::Job;
-use tidegate_core::id::SubscriberNo;
+use tidegate_core::id::{SubscriberNo, Version};
 use tidegate_core::schedule::{Bounds, Schedule};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
@@ -28,6 +28,7 @@ pub struct Desk {
 #[derive(Default)]
 struct Followed {
     active: BTreeSet<SubscriberNo>,
+    version: Version,
     /// Nobody does any more.
     is_closed: bool,
 }
@@ -44,11 +45,12 @@ impl Desk {
         }
     }
 
-    /// Lets exactly the roster's active subscribers take part. Gives back what waited for the others.
+    /// Lets exactly the roster's active subscribers take part, unless a newer one is followed already. Gives back what
+    /// waited for the others.
     pub fn follow(&self, roster: &Roster) -> Vec<Claim> {
         let now = self.clock.now();
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.is_closed {
+        if followed.is_closed || roster.version < followed.version {
             return Vec::new();
         }
         let mut schedule = self.lock();
@@ -66,6 +68,7 @@ impl Desk {
         let released =
             gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
         followed.active = active;
+        followed.version = roster.version;
         drop(schedule);
         self.work.notify_one();
         self.appetite.notify_one();

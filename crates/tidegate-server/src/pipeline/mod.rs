@@ -146,12 +146,13 @@ async fn follow(
 ) {
     loop {
         rosters.changed().await;
+        let roster = rosters.current();
+        persist.release(desk.follow(&roster));
+        backfill.resume_all(&roster);
+        // Whoever made the change may have failed to read it back. If there is more, this hears of it again.
         while let Err(error) = rosters.refresh().await {
             tracing::warn!(%error, "the new configuration can not be read yet");
             clock.pause(STORE_RETRY).await;
         }
-        let roster = rosters.current();
-        persist.release(desk.follow(&roster));
-        backfill.resume_all(&roster);
     }
 }

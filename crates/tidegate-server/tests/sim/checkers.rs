@@ -41,7 +41,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         nothing_is_early(&history, &mut found);
         lanes_keep_order(&history, &mut found);
         rates_hold(&history, &mut found);
-        the_healthy_are_not_delayed(&history, plan, &mut found);
+        the_healthy_are_not_delayed(&history, &mut found);
     }
     traces_are_true(site, &books, &mut found).await;
     let mut history = site.history.lock();
@@ -295,7 +295,7 @@ fn rates_hold(history: &History, found: &mut Vec<String>) {
 }
 
 /// P8 and P5: whoever is healthy gets its events soon, whatever others do; so does a lane beside a failing one.
-fn the_healthy_are_not_delayed(history: &History, plan: &Plan, found: &mut Vec<String>) {
+fn the_healthy_are_not_delayed(history: &History, found: &mut Vec<String>) {
     let mut first = BTreeMap::<(SubscriberNo, &EventKey), i64>::new();
     for sent in &history.sends {
         if let Some(arrived) = sent.arrived {
@@ -311,8 +311,7 @@ fn the_healthy_are_not_delayed(history: &History, plan: &Plan, found: &mut Vec<S
         for fact in &history.accepted {
             let is_poison = truth.id == "poisoned" && fact.content.key.as_deref() == Some(POISON);
             let is_late = fact.t + bound > END_T;
-            let is_disturbed = history.is_disturbed(fact.t - bound, fact.t + bound)
-                || plan.outages.iter().any(|(from, to)| from - bound <= fact.t && fact.t <= to + bound);
+            let is_disturbed = history.is_disturbed(fact.t - bound, fact.t + bound);
             if is_poison || is_late || is_disturbed || owed(truth, fact) != Owed::Must {
                 continue;
             }

@@ -53,12 +53,16 @@ pub(crate) struct History {
     pub(crate) version: Version,
     /// Claims in the hands of the present life.
     pub(crate) claims: BTreeMap<DeliveryNo, Claimed>,
+    /// Commits in one instant, and which.
+    pub(crate) spins: (i64, u32),
     /// Successful retries by hand.
     pub(crate) retries: Vec<(i64, DeliveryNo)>,
     /// One entry per life of the process.
     pub(crate) lives: Vec<Ended>,
     /// Spans of true time in which nothing is promised to be quick.
     pub(crate) disturbed: Vec<(i64, i64)>,
+    /// Spans of true time in which the store fails.
+    pub(crate) outages: Vec<(i64, i64)>,
     /// When the clock was moved.
     pub(crate) jumps: Vec<i64>,
 }
@@ -215,7 +219,12 @@ impl History {
 
     /// Whether anything disturbed a span of true time.
     pub(crate) fn is_disturbed(&self, from: i64, to: i64) -> bool {
-        self.disturbed.iter().any(|(begin, end)| *begin <= to && from <= *end)
+        self.disturbed.iter().chain(&self.outages).any(|(begin, end)| *begin <= to && from <= *end)
+    }
+
+    /// Whether the store was away in a span of true time, or just before it.
+    pub(crate) fn is_store_away(&self, from: i64, to: i64) -> bool {
+        self.outages.iter().any(|(begin, end)| *begin <= to && from <= *end + 1_000)
     }
 
     /// An attempt begins. Lanes and concurrency are judged on the spot.

@@ -85,6 +85,8 @@ pub(crate) struct Plan {
     pub(crate) outages: Vec<(i64, i64)>,
     pub(crate) bounds: Bounds,
     pub(crate) is_slow: bool,
+    /// The store breaks down when the configuration has just changed.
+    pub(crate) is_fragile: bool,
     pub(crate) is_haunted: bool,
     /// Stays paused to the end.
     pub(crate) left_paused: Option<String>,
@@ -109,6 +111,7 @@ impl Plan {
             outages: Vec::new(),
             bounds: bounds(&mut dice),
             is_slow: dice.percent(70),
+            is_fragile: dice.percent(25),
             is_haunted: dice.percent(60),
             left_paused: None,
         };
@@ -204,6 +207,8 @@ impl Planner {
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
+        self.plan.bounds =
+            Bounds { queue_jobs: 6, refill_below: 3, refill_jobs: 4, queue_bytes: 700, ..Bounds::default() };
         let project = self.dice.pick(&self.plan.projects);
         self.create(0, project, spec, None, true);
     }
@@ -370,11 +375,6 @@ impl Planner {
         let pause = Act::SetActive { id: id.clone(), active: false, patience_ms };
         let patience_ms = self.patience();
         let resume = Act::SetActive { id, active: true, patience_ms };
-        if self.dice.percent(30) {
-            // What it had in memory is to be given back just when the store is away.
-            let from = t + self.dice.between(1, 60);
-            self.plan.outages.push((from, (from + self.dice.between(200, 1_500)).min(END_T - 100)));
-        }
         self.plan.acts.push((t, pause));
         self.plan.acts.push((t + after, resume));
     }

@@ -23,7 +23,11 @@ use tidegate_store::{
 use super::dice::Dice;
 use super::history::{Claimed, Fact, Histories, History, Truth};
 use super::life::Life;
+use super::plan::END_T;
 use super::spec::Content;
+
+/// Commits in one instant that are still no accident.
+const SPINS_MAX: u32 = 1_000;
 
 /// The store as the product sees it.
 pub(crate) struct FaultyStore {
@@ -31,13 +35,13 @@ pub(crate) struct FaultyStore {
     pub(crate) life: Arc<Life>,
     pub(crate) history: Histories,
     pub(crate) dice: Mutex<Dice>,
-    /// Spans of true time in which every call fails.
-    pub(crate) outages: Vec<(i64, i64)>,
     pub(crate) bounds: Bounds,
     /// Claims that died with a former life and are still spoken for.
     pub(crate) zombies: Mutex<Vec<(DeliveryNo, Claimed)>>,
     /// Steps of backfills that were taken, to be taken again.
     pub(crate) steps: Mutex<Vec<BackfillStep>>,
+    /// It breaks down at bad moments.
+    pub(crate) is_fragile: bool,
     /// Calls take a while.
     pub(crate) is_slow: bool,
 }
@@ -49,11 +53,24 @@ impl FaultyStore {
         self.dawdle().await;
         self.life.point().await;
         let t = self.life.t();
-        if self.outages.iter().any(|(from, to)| (*from..*to).contains(&t)) {
-            self.history.lock().reach("a store outage");
+        let mut history = self.history.lock();
+        if history.outages.iter().any(|(from, to)| (*from..*to).contains(&t)) {
+            history.reach("a store outage");
             return Err(Error::Unavailable("the plan says so".to_owned()));
         }
         Ok(())
+    }
+
+    /// The worst moment to fail is when everybody has just learned of a change and is about to act on it.
+    fn break_down(&self) {
+        let (is_now, ms) = {
+            let mut dice = self.lock_dice();
+            (self.is_fragile && dice.percent(15), dice.between(200, 1_500))
+        };
+        let t = self.life.t();
+        if is_now && (1_000..END_T - 2_000).contains(&t) {
+            self.history.lock().outages.push((t, t + ms));
+        }
     }
 
     /// After a call: it happened, and nobody may ever learn of it.
@@ -171,6 +188,16 @@ impl FaultyStore {
             ),
         );
         self.check_memory(&mut history);
+        self.check_spinning(&mut history, t);
+    }
+
+    /// Whoever commits again and again at one instant keeps time from passing: on a real machine, a core that burns.
+    fn check_spinning(&self, history: &mut History, t: i64) {
+        history.spins = if history.spins.0 == t { (t, history.spins.1 + 1) } else { (t, 0) };
+        if history.spins.1 == SPINS_MAX {
+            history.violation(format!("liveness: {SPINS_MAX} commits in one instant"));
+            self.life.end();
+        }
     }
 
     /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
@@ -328,6 +355,7 @@ impl Store for FaultyStore {
     async fn configuration(&self, since: Version) -> Result<Configuration> {
         self.enter().await?;
         let result = self.inner.configuration(since).await;
+        self.break_down();
         self.leave().await;
         result
     }

@@ -77,6 +77,7 @@ impl World {
 
     /// Runs the plan to its end, life after life.
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
+        self.history.lock().outages.clone_from(&self.plan.outages);
         for no in 0..LIVES_MAX {
             let began = self.t;
             let end = self.live(no)?;
@@ -206,10 +207,10 @@ impl World {
             life: Arc::clone(life),
             history: self.history.clone(),
             dice: Mutex::new(Dice::new(self.plan.seed, &format!("store/{}", life.no))),
-            outages: self.plan.outages.clone(),
             bounds: self.plan.bounds,
             zombies: Mutex::new(if self.plan.is_haunted { zombies } else { Vec::new() }),
             steps: Mutex::default(),
+            is_fragile: self.plan.is_fragile,
             is_slow: self.plan.is_slow,
         });
         let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), Policy::public_only()).await?;
@@ -263,7 +264,7 @@ impl World {
         if was_busy {
             history.reach("a graceful stop with attempts under way");
         }
-        let is_away = self.plan.outages.iter().any(|(from, to)| *from <= ended && began <= *to + 1_000);
+        let is_away = history.is_store_away(began, ended);
         if ended - began > STOP_MS && !is_away {
             history.violation(format!("a graceful stop took {} ms", ended - began));
         }
