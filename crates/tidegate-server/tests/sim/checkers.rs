@@ -85,7 +85,7 @@ fn events_are_kept(history: &History, books: &Books, found: &mut Vec<String>) {
         }
     }
     for told in &history.told {
-        if history.index.get(&told.key).is_none() {
+        if !history.index.contains_key(&told.key) {
             found.push(format!("P2 {} was told {:?} and is lost", told.key.2, told.status));
         }
     }

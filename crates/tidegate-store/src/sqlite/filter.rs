@@ -48,7 +48,8 @@ impl Filter {
     /// What [`Filter::to_bytes`] gave; a damaged one holds everything, which is slow but never wrong.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let is_sound = !words.is_empty() && words.len() % BLOCK_WORDS == 0 && bytes.len() % 8 == 0;
+        let is_sound =
+            !words.is_empty() && words.len().is_multiple_of(BLOCK_WORDS) && bytes.len().is_multiple_of(8);
         Self { words: if is_sound { words } else { vec![u64::MAX; BLOCK_WORDS] } }
     }
 }
