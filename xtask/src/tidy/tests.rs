@@ -112,10 +112,11 @@ fn the_core_uses_exactly_what_was_agreed() {
     let core = format!("[package]\nname = \"tidegate-core\"\n[dependencies]\n{agreed}");
     check_clean(CORE, &core);
     check_clean(CORE, &format!("{core}[dev-dependencies]\nproptest.workspace = true\n"));
+    let line = core.lines().count() + 1;
     check_one(
         CORE,
         &format!("{core}tokio = \"1\"\n"),
-        "crates/tidegate-core/Cargo.toml:18: the core uses tokio",
+        &format!("crates/tidegate-core/Cargo.toml:{line}: the core uses tokio"),
     );
     let fewer = core.replace("ring.workspace = true\n", "");
     check_one(CORE, &fewer, "crates/tidegate-core/Cargo.toml:1: the core no longer uses ring");
