@@ -45,6 +45,7 @@ impl Site {
             Act::Patch { spec, patience_ms } => {
                 let update = SubscriberUpdate {
                     definition: Some(self.register(&spec)),
+                    reorders: self.reorders(&spec),
                     ..SubscriberUpdate::default()
                 };
                 self.patiently(patience_ms, self.update(&spec.id, update)).await;
@@ -84,6 +85,13 @@ impl Site {
         let no = history.sub_no(id)?;
         let truth = &history.subs[&no];
         truth.deleted.is_none().then_some((truth.project, no))
+    }
+
+    /// Whether a new definition changes what puts events in one lane.
+    fn reorders(&self, spec: &Spec) -> bool {
+        let history = self.history.lock();
+        let known = history.sub_no(&spec.id).and_then(|no| history.subs[&no].specs.last());
+        known.is_some_and(|(_, known)| known.lanes != spec.lanes)
     }
 
     async fn post(&self, project: ProjectNo, body: String) {

@@ -162,6 +162,17 @@ impl Truth {
         self.specs.iter().rev().find(|(since, _)| *since <= version).map(|(_, spec)| spec)
     }
 
+    /// The lane of an event accepted under this version. A backfill may have met any of the definitions since: where
+    /// they disagree, nothing is said.
+    pub(crate) fn lane_of(&self, content: &Content, version: Version) -> Option<String> {
+        if version >= self.created() {
+            return self.spec_at(version)?.wants(content)?;
+        }
+        let lanes: BTreeSet<Option<String>> =
+            self.specs.iter().filter_map(|(_, spec)| spec.wants(content)).collect();
+        if lanes.len() == 1 { lanes.into_iter().next().flatten() } else { None }
+    }
+
     /// It is sent to again, or not any more.
     pub(crate) fn set_active(&mut self, active: bool, version: Version, t: i64) {
         self.active_since = version;

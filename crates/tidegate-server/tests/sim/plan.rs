@@ -344,14 +344,16 @@ impl Planner {
                 true => self.dice.pick(&busy) + self.dice.between(0, 80),
                 false => self.dice.between(1_500, END_T - 1_000),
             };
-            let patience_ms = self.patience();
+            let patience_ms = self.dice.percent(30).then(|| self.dice.between(0, 60));
             let index = self.dice.below(self.specs.len());
             match self.dice.below(10) {
                 0..4 => self.pause_and_resume(index, t, patience_ms),
                 4..8 => {
-                    let (id, lanes) = (self.specs[index].id.clone(), self.specs[index].lanes);
-                    let edition = self.specs[index].edition + 1;
-                    let spec = Spec { lanes, edition, ..self.any_spec(id) };
+                    let Spec { id, lanes, edition, .. } = self.specs[index].clone();
+                    let mut spec = Spec { edition: edition + 1, ..self.any_spec(id) };
+                    if self.dice.percent(70) {
+                        spec.lanes = lanes;
+                    }
                     self.specs[index] = spec.clone();
                     self.plan.acts.push((t, Act::Patch { spec, patience_ms }));
                 }
@@ -373,7 +375,7 @@ impl Planner {
         let id = self.specs[index].id.clone();
         let after = self.dice.pick(&[0, 1, 5, 20, 60, 500, 4_000]);
         let pause = Act::SetActive { id: id.clone(), active: false, patience_ms };
-        let patience_ms = self.patience();
+        let patience_ms = self.dice.percent(30).then(|| self.dice.between(0, 60));
         let resume = Act::SetActive { id, active: true, patience_ms };
         self.plan.acts.push((t, pause));
         self.plan.acts.push((t + after, resume));

@@ -142,7 +142,8 @@ impl Receivers {
         let truth = &history.subs[&subscriber];
         let key = (truth.project, text("source"), text("id"));
         let content = super::spec::Content::of(&event);
-        let lane = truth.specs.iter().find_map(|(_, spec)| spec.wants(&content)).flatten();
+        let version = history.index.get(&key).map_or(0, |at| history.accepted[*at].version);
+        let lane = truth.lane_of(&content, version);
         let before = history.attempts.get(&delivery).copied().unwrap_or(0);
         let sent = Sent {
             t: self.life.t(),
