@@ -1,14 +1,131 @@
-//! `/openapi.json`: the API described, OpenAPI 3.1. Written by hand beside the handlers; a test holds it to the routes.
+//! `/openapi.json`: the API described, OpenAPI 3.1. Written by hand beside the handlers, one fragment per resource in
+//! `openapi/`; tests hold it to the routes.
+//!
+//! The fragments are put together when the description is first asked for. Members keep the order in which they were
+//! written, because people read them too.
+
+use std::fmt;
+use std::sync::LazyLock;
 
 use axum::response::Response;
 use http::StatusCode;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use super::json_text;
 
+/// `base.json` says what the others share; each of them has its own tag, paths and components.
+const FRAGMENTS: &[&str] = &[
+    include_str!("openapi/base.json"),
+    include_str!("openapi/events.json"),
+    include_str!("openapi/subscribers.json"),
+    include_str!("openapi/deliveries.json"),
+    include_str!("openapi/projects.json"),
+    include_str!("openapi/keys.json"),
+    include_str!("openapi/health.json"),
+];
+
+static TEXT: LazyLock<String> = LazyLock::new(|| {
+    let fragments = FRAGMENTS.iter().map(|text| serde_json::from_str(text).expect("a fragment is JSON"));
+    let whole: Description = fragments.fold(Description::default(), Description::with);
+    serde_json::to_string(&whole).expect("a description is JSON")
+});
+
 /// The description, as it is served.
-pub(super) const TEXT: &str = include_str!("openapi.json");
+pub(super) fn text() -> &'static str {
+    &TEXT
+}
 
 /// The description of the API.
 pub(super) async fn get() -> Response {
-    json_text(StatusCode::OK, TEXT.to_owned())
+    json_text(StatusCode::OK, text().to_owned())
+}
+
+/// A description, or a fragment of one.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Description {
+    /// `openapi`, `info` and so on: the whole document's, in `base.json` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    openapi: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    security: Option<Box<RawValue>>,
+    tags: Vec<Box<RawValue>>,
+    paths: Members,
+    webhooks: Members,
+    components: Components,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct Components {
+    security_schemes: Members,
+    parameters: Members,
+    responses: Members,
+    schemas: Members,
+}
+
+impl Description {
+    fn with(mut self, other: Self) -> Self {
+        self.openapi = self.openapi.or(other.openapi);
+        self.info = self.info.or(other.info);
+        self.servers = self.servers.or(other.servers);
+        self.security = self.security.or(other.security);
+        self.tags.extend(other.tags);
+        self.paths.extend(other.paths);
+        self.webhooks.extend(other.webhooks);
+        self.components.security_schemes.extend(other.components.security_schemes);
+        self.components.parameters.extend(other.components.parameters);
+        self.components.responses.extend(other.components.responses);
+        self.components.schemas.extend(other.components.schemas);
+        self
+    }
+}
+
+/// A JSON object that keeps the order and the text of its members.
+#[derive(Default)]
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl Members {
+    fn extend(&mut self, other: Self) {
+        for (name, value) in other.0 {
+            assert!(self.0.iter().all(|(known, _)| *known != name), "{name} is described twice");
+            self.0.push((name, value));
+        }
+    }
+}
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Members(members))
+    }
 }

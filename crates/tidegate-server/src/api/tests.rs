@@ -10,7 +10,7 @@ use super::{openapi, routes};
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
 fn description() -> Value {
-    serde_json::from_str(openapi::TEXT).expect("the description is JSON")
+    serde_json::from_str(openapi::text()).expect("the description is JSON")
 }
 
 /// Every operation: method, path and what is said about it.
