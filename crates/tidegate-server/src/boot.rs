@@ -27,7 +27,8 @@ use tokio::sync::{oneshot, watch};
 use crate::api::{self, App};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
-use crate::listen;
+use crate::listen::tls::{Certificate, TlsProblem};
+use crate::listen::{self, Door, open_files_max};
 use crate::metrics::Metrics;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
@@ -51,6 +52,9 @@ pub enum BootError {
     /// Anything else that the system refused.
     #[error(transparent)]
     System(#[from] std::io::Error),
+    /// The certificate can not be used.
+    #[error(transparent)]
+    Tls(#[from] TlsProblem),
     /// The door would be open to everybody.
     #[error(
         "{0} can be reached from outside, and no key exists yet: set TIDEGATE_ADMIN_KEY, or start once on 127.0.0.1"
@@ -134,18 +138,20 @@ async fn serve(
         metrics: Arc::new(Metrics::default()),
     };
     refuse_open_door(&settings, &parts)?;
+    let certificate = settings.tls.clone().map(Certificate::load).transpose()?;
     let listener = TcpListener::bind(settings.listen)
         .await
         .map_err(|error| BootError::Listen(settings.listen, error))?;
     let address = listener.local_addr()?;
     let pipeline = Pipeline::start(&parts, &loops).await?;
-    let signals = Signals::listen()?;
+    let signals = Signals::listen(certificate.clone())?;
     // Made when nothing can fail any more: it is shown once, and a start that fails shows nothing.
     let first_key = ensure_admin_key(&settings, &parts).await?;
-    let app = Arc::new(App::new(pipeline, parts));
+    let mut app = App::new(pipeline, parts);
+    app.certificate = certificate;
+    let app = Arc::new(app);
     let (stop, stopping) = watch::channel(false);
-    let clock = app.parts.clock.clone();
-    let door = tokio::spawn(listen::serve(listener, api::router(Arc::clone(&app)), stopping, clock));
+    let door = tokio::spawn(listen::serve(listener, door(&settings, &app), stopping));
     announce(address, first_key.as_deref());
     signals.stop().await;
     tracing::info!("stopping: finishing what is under way");
@@ -158,29 +164,69 @@ async fn serve(
     Ok(())
 }
 
+fn door(settings: &Settings, app: &Arc<App>) -> Door {
+    let terms = settings.terms.clone().within(open_files_max());
+    if terms.connections < settings.terms.connections {
+        tracing::warn!(
+            connections = terms.connections,
+            wanted = settings.terms.connections,
+            "few open files are allowed: raise `ulimit -n` (LimitNOFILE of a systemd unit) for more connections"
+        );
+    }
+    Door {
+        router: api::router(Arc::clone(app)),
+        clock: app.parts.clock.clone(),
+        certificate: app.certificate.clone(),
+        terms,
+        metrics: Arc::clone(&app.parts.metrics),
+    }
+}
+
 fn transport(settings: &Settings) -> Arc<dyn Transport> {
     Arc::new(HttpTransport::new(settings.policy.clone(), Arc::new(SystemResolver::default())))
 }
 
-/// The signals that end a server. Listened for before it announces itself, so that none finds it unprepared.
+/// The signals a server follows. Listened for before it announces itself, so that none finds it unprepared.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Reads the certificate again. Without one it means what it always does: the terminal is gone.
+    hangup: Option<(Signal, Arc<Certificate>)>,
 }
 
 impl Signals {
-    fn listen() -> Result<Self, BootError> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    fn listen(certificate: Option<Arc<Certificate>>) -> Result<Self, BootError> {
+        let hangup = match certificate {
+            Some(certificate) => Some((signal(SignalKind::hangup())?, certificate)),
+            None => None,
+        };
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup,
+        })
     }
 
     /// Returns when it shall stop.
-    async fn stop(mut self) {
+    async fn stop(self) {
+        let Self { mut terminate, mut interrupt, hangup } = self;
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = reload_on(hangup) => {}
         }
     }
+}
+
+/// Never returns.
+async fn reload_on(hangup: Option<(Signal, Arc<Certificate>)>) {
+    if let Some((mut hangup, certificate)) = hangup {
+        while hangup.recv().await.is_some() {
+            certificate.reload().await;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 fn has_installation_key(parts: &Parts) -> bool {

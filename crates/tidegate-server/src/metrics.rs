@@ -17,6 +17,11 @@ use tidegate_destinations::Exchange;
 use tidegate_store::{Backlog, Committed, Group, UnitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
 }
@@ -35,6 +40,7 @@ pub struct Metrics {
     commits: Counter,
     commit_events: Counter,
     results_stale: Counter,
+    connections_refused: Family<Reason, Counter>,
     in_flight: Gauge,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
@@ -59,6 +65,7 @@ impl Default for Metrics {
             commits: Counter::default(),
             commit_events: Counter::default(),
             results_stale: Counter::default(),
+            connections_refused: Family::default(),
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
@@ -91,6 +98,11 @@ impl Metrics {
             "Results refused because their claim was void",
             self.results_stale.clone(),
         );
+        registry.register(
+            "connections_refused",
+            "Connections closed by the door, by why",
+            self.connections_refused.clone(),
+        );
         registry.register("attempts_in_flight", "Attempts under way", self.in_flight.clone());
         registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
         registry.register("deliveries_held", "Deliveries of inactive subscribers", self.held.clone());
@@ -109,6 +121,11 @@ impl Metrics {
             UnitStatus::Duplicate => self.duplicates.inc(),
             UnitStatus::Conflict => self.conflicts.inc(),
         };
+    }
+
+    /// The door closed a connection.
+    pub fn connection_refused(&self, reason: &'static str) {
+        self.connections_refused.get_or_create(&Reason { reason }).inc();
     }
 
     /// An attempt has ended.

@@ -5,12 +5,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
+use tidegate_core::time::Span;
+
+use crate::listen::Terms;
+use crate::listen::tls::TlsFiles;
 
 /// Where the server listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8700";
@@ -33,6 +38,12 @@ pub struct File {
     pub egress: EgressSection,
     /// How to log.
     pub log: LogSection,
+    /// The certificate to listen with.
+    pub tls: TlsSection,
+    /// How many may come.
+    pub limits: LimitsSection,
+    /// How long they may take.
+    pub timeouts: TimeoutsSection,
 }
 
 /// `store:`
@@ -67,6 +78,44 @@ pub struct LogSection {
     pub format: Option<LogFormat>,
 }
 
+/// `tls:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsSection {
+    /// The certificate chain, PEM. Absent means plain http.
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+}
+
+/// `limits:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    /// Connections at once.
+    pub connections: Option<usize>,
+    /// Connections of one address at once.
+    pub connections_per_address: Option<usize>,
+    /// TLS handshakes at once.
+    pub handshakes: Option<usize>,
+}
+
+/// `timeouts:` of connections; what they mean stands with [`Terms`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TimeoutsSection {
+    /// The TLS handshake.
+    pub handshake: Option<Span>,
+    /// The first byte of the first request.
+    pub first_byte: Option<Span>,
+    /// A request's head.
+    pub head: Option<Span>,
+    /// The pause between two requests.
+    pub idle: Option<Span>,
+    /// An answer that is not read.
+    pub stall: Option<Span>,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -93,6 +142,10 @@ pub struct Settings {
     pub admin_key: Option<String>,
     /// The master key, given by the operator; else it is a file beside the data.
     pub master_key: Option<[u8; 32]>,
+    /// The certificate to listen with; absent means plain http.
+    pub tls: Option<TlsFiles>,
+    /// What is asked of connections.
+    pub terms: Terms,
 }
 
 /// Settings that can not be used; the text says which and what to do.
@@ -121,6 +174,9 @@ impl File {
             redis: RedisSection { url: over.redis.url.or(self.redis.url) },
             egress: if over.egress.allow.is_empty() { self.egress } else { over.egress },
             log: LogSection { format: over.log.format.or(self.log.format) },
+            tls: TlsSection { cert: over.tls.cert.or(self.tls.cert), key: over.tls.key.or(self.tls.key) },
+            limits: self.limits.overridden_by(&over.limits),
+            timeouts: self.timeouts.overridden_by(&over.timeouts),
         }
     }
 
@@ -149,8 +205,72 @@ impl File {
             log_format: self.log.format.unwrap_or_default(),
             admin_key,
             master_key: master_key.map(parse_master_key).transpose()?,
+            tls: self.tls.settle()?,
+            terms: terms(&self.limits, &self.timeouts)?,
         })
     }
+}
+
+impl TlsSection {
+    fn settle(self) -> Result<Option<TlsFiles>, Unsettled> {
+        match (self.cert, self.key) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key })),
+            (Some(_), None) => Err(Unsettled("tls.cert needs tls.key beside it".to_owned())),
+            (None, Some(_)) => Err(Unsettled("tls.key needs tls.cert beside it".to_owned())),
+        }
+    }
+}
+
+impl LimitsSection {
+    fn overridden_by(&self, over: &Self) -> Self {
+        Self {
+            connections: over.connections.or(self.connections),
+            connections_per_address: over.connections_per_address.or(self.connections_per_address),
+            handshakes: over.handshakes.or(self.handshakes),
+        }
+    }
+}
+
+impl TimeoutsSection {
+    fn overridden_by(&self, over: &Self) -> Self {
+        Self {
+            handshake: over.handshake.or(self.handshake),
+            first_byte: over.first_byte.or(self.first_byte),
+            head: over.head.or(self.head),
+            idle: over.idle.or(self.idle),
+            stall: over.stall.or(self.stall),
+        }
+    }
+}
+
+fn terms(limits: &LimitsSection, timeouts: &TimeoutsSection) -> Result<Terms, Unsettled> {
+    let defaults = Terms::default();
+    let count = |name: &str, given: Option<usize>, default: usize| match given {
+        Some(0) => Err(Unsettled(format!("limits.{name}: 0 would let nobody in; leave it out or say more"))),
+        given => Ok(given.unwrap_or(default)),
+    };
+    let time = |name: &str, given: Option<Span>, default: Duration| match given {
+        Some(span) if span.0.is_zero() => {
+            Err(Unsettled(format!("timeouts.{name}: 0 would let nobody finish; leave it out or say more")))
+        }
+        given => Ok(given.map_or(default, |span| span.0)),
+    };
+    let per_address = limits.connections_per_address;
+    Ok(Terms {
+        connections: count("connections", limits.connections, defaults.connections)?,
+        connections_per_address: count(
+            "connections_per_address",
+            per_address,
+            defaults.connections_per_address,
+        )?,
+        handshakes: count("handshakes", limits.handshakes, defaults.handshakes)?,
+        handshake: time("handshake", timeouts.handshake, defaults.handshake)?,
+        first_byte: time("first_byte", timeouts.first_byte, defaults.first_byte)?,
+        head: time("head", timeouts.head, defaults.head)?,
+        idle: time("idle", timeouts.idle, defaults.idle)?,
+        stall: time("stall", timeouts.stall, defaults.stall)?,
+    })
 }
 
 fn policy(allow: &[String]) -> Result<Policy, Unsettled> {
@@ -192,6 +312,9 @@ mod tests {
             ("listen: nowhere", "HOST:PORT"),
             ("egress:\n  allow: [ten]", "range"),
             ("store:\n  url: postgres://x", "embedded"),
+            ("tls:\n  cert: a.pem", "tls.key"),
+            ("limits:\n  connections: 0", "limits.connections"),
+            ("timeouts:\n  head: 0s", "timeouts.head"),
         ] {
             let problem = settle(text).unwrap_err();
             assert!(problem.contains(part), "{text}: {problem}");

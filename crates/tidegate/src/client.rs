@@ -5,6 +5,7 @@
 //! repeat a refused one is the command's decision. Every failure names the address and what to do about it.
 //! Does not: guard against internal addresses (the user chose this one), read proxies from the environment.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto, pki_types::ServerName};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use url::{Host, Url};
 
 use crate::commands::Globals;
@@ -70,7 +73,8 @@ impl Client {
         let base = parse_base(&globals.url)?;
         let named = globals.key.clone().or_else(|| std::env::var("TIDEGATE_ADMIN_KEY").ok());
         let key = named.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-        let tls = (base.scheme() == "https").then(tls_connector);
+        let is_tls = base.scheme() == "https";
+        let tls = if is_tls { Some(tls_connector(globals.ca.as_deref())?) } else { None };
         Ok(Self { base, key, project: globals.project.clone(), tls, connection: None })
     }
 
@@ -280,7 +284,7 @@ impl Client {
         let stream = tls.connect(name, stream).await.map_err(|error| {
             Failure::new(Exit::Later, format!("no TLS connection to {}", self.base))
                 .detail(error.to_string())
-                .fix("check the address; the certificate must be signed by a public authority")
+                .fix("check the address; a certificate of a private authority needs --ca FILE (or TIDEGATE_CA)")
         })?;
         self.handshake(stream).await
     }
@@ -329,14 +333,30 @@ fn parse_base(text: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-fn tls_connector() -> TlsConnector {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+fn tls_connector(ca: Option<&Path>) -> Result<TlsConnector, Failure> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = ca {
+        add_authorities(&mut roots, path)?;
+    }
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring speaks TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<(), Failure> {
+    let wrong = |why: String| {
+        Failure::usage(format!("--ca {}: {why}", path.display()))
+            .fix("name a file with the authority's certificate in PEM (-----BEGIN CERTIFICATE-----)")
+    };
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(|error| wrong(error.to_string()))?;
+    if found.is_empty() {
+        return Err(wrong("it holds no certificate".to_owned()));
+    }
+    found.into_iter().try_for_each(|one| roots.add(one).map_err(|error| wrong(error.to_string())))
 }
 
 /// An error with its causes: hyper's own text leaves them out.

@@ -25,13 +25,20 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery)
         ("store", app.pipeline.persist.is_healthy()),
         ("accepting", !app.is_stopping.load(Ordering::Relaxed)),
     ];
+    // What does not keep events from being accepted makes it degraded, not unavailable.
+    let tls = app.certificate.as_ref().map(|certificate| ("tls", certificate.is_current()));
     let is_ready = checks.iter().all(|(_, is_fine)| *is_fine);
-    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut answer = json!({ "status": if is_ready { "ready" } else { "unavailable" } });
-    if is_verbose || !is_ready {
+    let is_sound = tls.is_none_or(|(_, is_fine)| is_fine);
+    let (status, word) = match (is_ready, is_sound) {
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        (true, false) => (StatusCode::OK, "degraded"),
+        (true, true) => (StatusCode::OK, "ready"),
+    };
+    let mut answer = json!({ "status": word });
+    if is_verbose || word != "ready" {
         let name = |is_fine| Value::from(if is_fine { "ok" } else { "failing" });
-        answer["checks"] =
-            checks.into_iter().map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
+        let all = checks.into_iter().chain(tls);
+        answer["checks"] = all.map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
     }
     Ok(json_answer(status, &answer))
 }

@@ -26,6 +26,7 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::listen::tls::Certificate;
 use crate::pipeline::{Parts, Pipeline};
 use problem::Problem;
 use request::cursor;
@@ -38,6 +39,8 @@ pub struct App {
     pub parts: Parts,
     /// The process is on its way out.
     pub is_stopping: AtomicBool,
+    /// What the door shows; absent means plain http.
+    pub certificate: Option<Arc<Certificate>>,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
 }
@@ -45,7 +48,13 @@ pub struct App {
 impl App {
     /// For a running pipeline.
     pub fn new(pipeline: Pipeline, parts: Parts) -> Self {
-        Self { pipeline, parts, is_stopping: AtomicBool::new(false), patching: tokio::sync::Mutex::default() }
+        Self {
+            pipeline,
+            parts,
+            is_stopping: AtomicBool::new(false),
+            certificate: None,
+            patching: tokio::sync::Mutex::default(),
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 
 fn client(url: &str, key: Option<&str>) -> Client {
-    let globals = Globals { url: url.to_owned(), key: key.map(str::to_owned), project: None, json: false };
+    let globals =
+        Globals { url: url.to_owned(), key: key.map(str::to_owned), project: None, ca: None, json: false };
     Client::new(&globals).expect("a good address")
 }
 

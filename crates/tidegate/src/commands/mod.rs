@@ -11,6 +11,7 @@ mod subscribers;
 mod trace;
 mod verify;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -56,6 +57,9 @@ pub(crate) struct Globals {
     /// The project to act on; needs the installation's admin key, other keys have a project of their own
     #[arg(long, global = true, env = "TIDEGATE_PROJECT", value_name = "ID")]
     pub(crate) project: Option<String>,
+    /// Trust the certificate authorities of this file (PEM) too, for a server with a private one
+    #[arg(long, global = true, env = "TIDEGATE_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// Print JSON, also on a terminal
     #[arg(long, global = true)]
     pub(crate) json: bool,

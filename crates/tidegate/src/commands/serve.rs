@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use tidegate_core::time::Span;
 use tidegate_server::boot;
 use tidegate_server::settings::{self, File};
 
@@ -50,6 +51,48 @@ pub(crate) struct ServeArgs {
     /// How log lines look [default: text]
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
+    #[command(flatten)]
+    pub(crate) door: DoorArgs,
+}
+
+/// What is asked of connections.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connections")]
+pub(crate) struct DoorArgs {
+    /// Listen with this certificate chain (PEM); read again when it changes
+    #[arg(long, env = "TIDEGATE_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, env = "TIDEGATE_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Connections at once [default: 4096, at most half of the open files allowed]
+    #[arg(long, env = "TIDEGATE_LIMITS_CONNECTIONS", value_name = "N")]
+    pub(crate) connections: Option<usize>,
+    /// Connections of one address at once; a proxy in front is one address [default: 1024]
+    #[arg(long, env = "TIDEGATE_LIMITS_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    pub(crate) connections_per_address: Option<usize>,
+    /// TLS handshakes at once [default: 256]
+    #[arg(long, env = "TIDEGATE_LIMITS_HANDSHAKES", value_name = "N", hide_short_help = true)]
+    pub(crate) handshakes: Option<usize>,
+    /// How long a TLS handshake may take [default: 10s]
+    #[arg(long, env = "TIDEGATE_TIMEOUTS_HANDSHAKE", value_name = "TIME", value_parser = span, hide_short_help = true)]
+    pub(crate) handshake_timeout: Option<Span>,
+    /// How long a new connection may say nothing [default: 10s]
+    #[arg(long, env = "TIDEGATE_TIMEOUTS_FIRST_BYTE", value_name = "TIME", value_parser = span, hide_short_help = true)]
+    pub(crate) first_byte_timeout: Option<Span>,
+    /// How long a request's head may take to arrive [default: 10s]
+    #[arg(long, env = "TIDEGATE_TIMEOUTS_HEAD", value_name = "TIME", value_parser = span, hide_short_help = true)]
+    pub(crate) head_timeout: Option<Span>,
+    /// How long a connection is kept open between two requests [default: 75s]
+    #[arg(long, env = "TIDEGATE_TIMEOUTS_IDLE", value_name = "TIME", value_parser = span, hide_short_help = true)]
+    pub(crate) idle_timeout: Option<Span>,
+    /// How long an answer waits for a client that does not read [default: 30s]
+    #[arg(long, env = "TIDEGATE_TIMEOUTS_STALL", value_name = "TIME", value_parser = span, hide_short_help = true)]
+    pub(crate) stall_timeout: Option<Span>,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    Span::parse(text).ok_or_else(|| "expected a time such as 10s, 500ms or 2m".to_owned())
 }
 
 /// How log lines look.
@@ -69,7 +112,8 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let master_key = std::env::var("TIDEGATE_MASTER_KEY").ok().filter(|key| !key.is_empty());
     let settings = file.overridden_by(flags(args)).settle(admin_key, master_key.as_deref())?;
     let data_dir = settings.data_dir.display().to_string();
-    boot::run(settings, |address, first_key| announce(address, &data_dir, first_key))?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    boot::run(settings, |address, first_key| announce(scheme, address, &data_dir, first_key))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,12 +130,25 @@ fn flags(args: ServeArgs) -> File {
         redis: settings::RedisSection { url: args.redis },
         egress: settings::EgressSection { allow: args.egress_allow },
         log: settings::LogSection { format },
+        tls: settings::TlsSection { cert: args.door.tls_cert, key: args.door.tls_key },
+        limits: settings::LimitsSection {
+            connections: args.door.connections,
+            connections_per_address: args.door.connections_per_address,
+            handshakes: args.door.handshakes,
+        },
+        timeouts: settings::TimeoutsSection {
+            handshake: args.door.handshake_timeout,
+            first_byte: args.door.first_byte_timeout,
+            head: args.door.head_timeout,
+            idle: args.door.idle_timeout,
+            stall: args.door.stall_timeout,
+        },
     }
 }
 
 /// The first words of a server; with the first key, the next step.
-fn announce(address: SocketAddr, data_dir: &str, first_key: Option<&str>) {
-    println!("tidegate {} listens at http://{address}, data in {data_dir}", env!("CARGO_PKG_VERSION"));
+fn announce(scheme: &str, address: SocketAddr, data_dir: &str, first_key: Option<&str>) {
+    println!("tidegate {} listens at {scheme}://{address}, data in {data_dir}", env!("CARGO_PKG_VERSION"));
     let Some(key) = first_key else { return };
     println!();
     println!("admin key, shown this once:  {key}");

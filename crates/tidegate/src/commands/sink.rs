@@ -156,7 +156,7 @@ mod tests {
 
     fn globals(project: Option<&str>) -> Globals {
         let url = "http://127.0.0.1:8700/".to_owned();
-        Globals { url, key: None, project: project.map(str::to_owned), json: false }
+        Globals { url, key: None, project: project.map(str::to_owned), ca: None, json: false }
     }
 
     #[test]

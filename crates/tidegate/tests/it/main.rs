@@ -10,6 +10,7 @@ mod client;
 mod receiver;
 mod server;
 
+mod crowd;
 mod deliver;
 mod egress;
 mod http_edges;
@@ -17,5 +18,7 @@ mod ingest;
 mod lifecycle;
 mod look;
 mod order;
+mod smuggling;
 mod subscribers;
 mod tenants;
+mod tls;

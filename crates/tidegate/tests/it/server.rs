@@ -138,8 +138,12 @@ impl Server {
 
     /// SIGTERM, without waiting.
     pub(crate) fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.process.as_ref().expect("it runs").child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().expect("kill exists");
+        let sent = Command::new("kill").args([name, &id]).status().expect("kill exists");
         assert!(sent.success());
     }
 
@@ -235,7 +239,7 @@ fn launch(setup: &Setup, folder: &Path) -> (Process, SocketAddr) {
     let Ok(first) = lines.recv_timeout(PATIENCE) else {
         panic!("it did not start; its log:\n{}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     };
-    let address = first.split("http://").nth(1).and_then(|rest| rest.split(',').next());
+    let address = first.split("://").nth(1).and_then(|rest| rest.split(',').next());
     let address = address.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address: {first}"));
     (Process { child, lines }, address)
 }
