@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX};
+use crate::limits::{HEADER_PREFIX_BYTES_MAX, HEADERS_BYTES_MAX, HEADERS_MAX};
 
 /// Names that frame or route the request, or that Tidegate sets itself.
 const RESERVED: [&str; 17] = [
@@ -52,6 +52,11 @@ pub enum HeaderProblem {
     /// Given twice, in different cases.
     #[error("the header {0} is given twice")]
     Twice(String),
+    /// Not a prefix of header names.
+    #[error(
+        "a header prefix has 1 to {HEADER_PREFIX_BYTES_MAX} lower-case letters, digits and inner hyphens"
+    )]
+    Prefix,
     /// Not printable ASCII.
     #[error("the value of the header {0} must be printable ASCII on one line")]
     Value(String),
@@ -69,17 +74,40 @@ pub fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), HeaderPro
     for (name, value) in headers {
         check_name(name)?;
         let lower = name.to_ascii_lowercase();
-        if RESERVED.contains(&lower.as_str())
-            || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-        {
-            return Err(HeaderProblem::Reserved(lower));
-        }
+        check_reserved(&lower)?;
         if seen.contains(&lower) {
             return Err(HeaderProblem::Twice(lower));
         }
         seen.push(lower);
         if !value.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
             return Err(HeaderProblem::Value(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn check_reserved(lower: &str) -> Result<(), HeaderProblem> {
+    let is_reserved =
+        RESERVED.contains(&lower) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix));
+    if is_reserved { Err(HeaderProblem::Reserved(lower.to_owned())) } else { Ok(()) }
+}
+
+/// The names under which signatures are sent again for receivers that know another prefix than `webhook`.
+pub fn prefixed(prefix: &str) -> [String; 3] {
+    ["id", "timestamp", "signature"].map(|name| format!("{prefix}-{name}"))
+}
+
+/// Whether signatures may be sent again under this prefix, beside these custom headers.
+pub fn check_prefix(prefix: &str, custom: &BTreeMap<String, String>) -> Result<(), HeaderProblem> {
+    let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let has_edge = prefix.starts_with('-') || prefix.ends_with('-');
+    if !(1..=HEADER_PREFIX_BYTES_MAX).contains(&prefix.len()) || has_edge || !prefix.bytes().all(is_fine) {
+        return Err(HeaderProblem::Prefix);
+    }
+    for name in prefixed(prefix) {
+        check_reserved(&name)?;
+        if custom.keys().any(|given| given.eq_ignore_ascii_case(&name)) {
+            return Err(HeaderProblem::Twice(name));
         }
     }
     Ok(())
@@ -142,6 +170,22 @@ mod tests {
                 assert_eq!(check(&[(&spelled, "x")]), Err(HeaderProblem::Reserved(name.to_owned())));
             }
         }
+    }
+
+    #[test]
+    fn signatures_go_under_prefixes_that_nobody_else_uses() {
+        let none = BTreeMap::new();
+        for prefix in ["svix", "acme-corp", "x9"] {
+            assert_eq!(check_prefix(prefix, &none), Ok(()), "{prefix}");
+        }
+        for prefix in ["", "-a", "a-", "Svix", "a b", "a:", "a\r\n", "é", &"a".repeat(33)] {
+            assert_eq!(check_prefix(prefix, &none), Err(HeaderProblem::Prefix), "{prefix:?}");
+        }
+        for prefix in ["webhook", "x-webhook", "x-hub", "proxy", "tidegate", "proxy-a"] {
+            assert!(matches!(check_prefix(prefix, &none), Err(HeaderProblem::Reserved(_))), "{prefix}");
+        }
+        let custom = BTreeMap::from([("Svix-Id".to_owned(), String::new())]);
+        assert_eq!(check_prefix("svix", &custom), Err(HeaderProblem::Twice("svix-id".to_owned())));
     }
 
     #[test]

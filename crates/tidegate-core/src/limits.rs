@@ -120,6 +120,13 @@ pub const SECRET_BYTES_MAX: usize = 64;
 /// A signing secret that is not a `whsec_` one: a text whose bytes are the key.
 pub const SECRET_TEXT_BYTES_MAX: usize = 256;
 
+/// How long a rotated secret goes on signing unless its owner says otherwise: a day to bring the new one everywhere.
+pub const SECRET_GRACE_DEFAULT_MS: u64 = 24 * 3_600_000;
+/// How long a rotated secret goes on signing at most: a week. Longer, and a leaked one is as good as valid.
+pub const SECRET_GRACE_MAX_MS: u64 = 7 * 24 * 3_600_000;
+/// The prefix of additional signature headers.
+pub const HEADER_PREFIX_BYTES_MAX: usize = 32;
+
 /// The head of a receiver's answer: status line and headers. Its connection buffers no more than this.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 32 * 1024;
 /// One header of a receiver's answer that is kept (`content-type`, `retry-after`).

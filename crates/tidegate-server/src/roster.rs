@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
 use tidegate_core::egress::{Policy, Url};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
@@ -19,7 +18,8 @@ use tidegate_core::seal::{SealProblem, Sealer};
 use tidegate_core::sign::Signer;
 use tidegate_core::subscriber::Definition;
 use tidegate_core::time::Timestamp;
-use tidegate_destinations::{Target, webhook};
+use tidegate_destinations::Target;
+use tidegate_destinations::webhook::Letterhead;
 use tidegate_store::{Change, Changed, KeyRow, ProjectRow, Store, SubscriberRow};
 use tokio::sync::Notify;
 
@@ -61,10 +61,12 @@ pub struct Endpoint {
     pub backfilling: bool,
     /// Where to, with its connections.
     pub target: Arc<Target>,
-    /// Headers that every attempt carries.
-    pub headers: HeaderMap,
+    /// What the headers of every attempt have in common.
+    pub letterhead: Letterhead,
     /// Its secrets, the newest first.
-    pub signers: Vec<Signer>,
+    signers: Vec<Signer>,
+    /// Until when the older one signs too.
+    pub grace_until: Option<Timestamp>,
     /// Total deadline of an attempt.
     pub timeout: Duration,
     /// What it allows.
@@ -75,6 +77,19 @@ impl Endpoint {
     /// Its definition.
     pub fn definition(&self) -> &Definition {
         &self.rule.definition
+    }
+
+    /// Who signs now, the newest first. A grace ends by the time of the attempt; nothing has to happen for that.
+    pub fn signers(&self, now: Timestamp) -> &[Signer] {
+        match self.grace_until {
+            Some(until) if now < until => &self.signers,
+            _ => &self.signers[..1],
+        }
+    }
+
+    /// The key its receiver checks with, when that is not the secret itself.
+    pub fn public_key(&self) -> Option<String> {
+        self.signers[0].public_key()
     }
 }
 
@@ -208,15 +223,15 @@ impl Rosters {
         if row.deleted {
             return Ok(());
         }
-        let secret = self.sealer.open(&row.secret, &row_name(row.project, &row.id));
-        if secret == Err(SealProblem::OtherKey) {
+        let secrets = self.open_secrets(&row);
+        if secrets == Err(SealProblem::OtherKey) {
             return Err(tidegate_store::Error::Unusable(format!(
                 "the secret of subscriber {} was sealed with another master key: set TIDEGATE_MASTER_KEY to that key, \
                  or put its file master.key back beside the data",
                 key.1
             )));
         }
-        match compile(row, secret) {
+        match compile(row, secrets) {
             Ok(endpoint) => {
                 roster.endpoints.insert(no, Arc::new(endpoint));
                 roster.by_id.insert(key, no);
@@ -226,17 +241,22 @@ impl Rosters {
         }
         Ok(())
     }
+
+    /// The newest first.
+    fn open_secrets(&self, row: &SubscriberRow) -> Result<Vec<Vec<u8>>, SealProblem> {
+        let previous = row.previous_secret.as_ref().map(|(sealed, _)| sealed);
+        let name = row_name(row.project, &row.id);
+        std::iter::once(&row.secret).chain(previous).map(|sealed| self.sealer.open(sealed, &name)).collect()
+    }
 }
 
-fn compile(row: SubscriberRow, secret: Result<Vec<u8>, SealProblem>) -> Result<Endpoint, String> {
+fn compile(row: SubscriberRow, secrets: Result<Vec<Vec<u8>>, SealProblem>) -> Result<Endpoint, String> {
     let definition: Definition = serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
-    let secret = secret
-        .map_err(|problem| problem.to_string())
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "the secret is not text".to_owned()))?;
-    let signer = Signer::parse(&secret).map_err(|problem| problem.to_string())?;
+    let secrets = secrets.map_err(|problem| problem.to_string())?;
+    let signers = secrets.into_iter().map(signer).collect::<Result<_, _>>()?;
     let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
-    let headers =
-        webhook::base_headers(&definition.destination.headers).map_err(|error| error.to_string())?;
+    let letterhead = Letterhead::new(&definition.destination.headers, &definition.signing)
+        .map_err(|error| error.to_string())?;
     let rule = Subscriber::compile(row.no, row.project, row.id, definition)
         .map_err(|problem| problem.to_string())?;
     let limits = &rule.definition.limits;
@@ -246,12 +266,18 @@ fn compile(row: SubscriberRow, secret: Result<Vec<u8>, SealProblem>) -> Result<E
         inactive_reason: row.inactive_reason,
         backfilling: row.backfilling,
         target: Target::new(url),
-        headers,
-        signers: vec![signer],
+        letterhead,
+        signers,
+        grace_until: row.previous_secret.map(|(_, until)| until),
         timeout: limits.timeout.0,
         terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
         rule: Arc::new(rule),
     })
+}
+
+fn signer(secret: Vec<u8>) -> Result<Signer, String> {
+    let secret = String::from_utf8(secret).map_err(|_| "the secret is not text".to_owned())?;
+    Signer::parse(&secret).map_err(|problem| problem.to_string())
 }
 
 /// What a sealed secret is bound to.

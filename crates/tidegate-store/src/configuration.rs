@@ -69,6 +69,8 @@ pub struct SubscriberRow {
     pub definition: String,
     /// Its signing secret, sealed.
     pub secret: Vec<u8>,
+    /// The secret before that one, sealed, and until when it signs too. It stays here when its time is over.
+    pub previous_secret: Option<(Vec<u8>, Timestamp)>,
     /// It was deleted.
     pub deleted: bool,
     /// A backfill is under way.
@@ -99,8 +101,19 @@ pub struct SubscriberUpdate {
     pub definition: Option<String>,
     /// Active, or why not.
     pub active: Option<std::result::Result<(), String>>,
+    /// A new secret. The one before it is forgotten, or kept beside it until `grace_until`.
+    pub secret: Option<NewSecret>,
     /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
     pub reorders: bool,
+}
+
+/// A secret that takes another one's place.
+#[derive(Clone, Debug)]
+pub struct NewSecret {
+    /// Sealed.
+    pub sealed: Vec<u8>,
+    /// Until when the one before it signs too; absent means that it ends now.
+    pub grace_until: Option<Timestamp>,
 }
 
 /// A new API key.

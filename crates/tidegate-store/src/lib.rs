@@ -22,7 +22,7 @@ use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, V
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
-    Change, Changed, Configuration, KeyRow, NewKey, NewSubscriber, ProjectRow, SubscriberRow,
+    Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, SubscriberRow,
     SubscriberUpdate,
 };
 pub use group::{

@@ -58,6 +58,43 @@ fn numbers_have_their_digits() {
     }
 }
 
+/// RFC 8032, section 7.1, test 2: its seed and its public key.
+const PRIVATE: &str =
+    "whsk_TM0Imyj/ltqdtsNG7BFOD1uKMZ81q6Yk2oz27U+4pvs9QBfD6EOJWpK3CqdNG368nJgszy7ElozAzVXxKvRmDA==";
+const PUBLIC: &str = "whpk_PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
+
+#[test]
+fn ed25519_signs_what_its_public_key_checks() {
+    let signer = Signer::parse(PRIVATE).unwrap();
+    assert_eq!(signer.public_key().as_deref(), Some(PUBLIC));
+    assert!(!signer.is_hmac());
+    let header = signer.signature(ID, AT, BODY);
+    assert!(header.starts_with("v1a,"));
+    let (at, both) = (AT.to_string(), format!("{SIGNATURE} {header}"));
+    for (secret, header) in [(PUBLIC, &header), (PRIVATE, &header), (PUBLIC, &both), (SECRET, &both)] {
+        check(secret, &at, header, BODY, 0, &Ok(()));
+    }
+    check(PUBLIC, &at, &header, br#"{"test": 2432232315}"#, 0, &Err(Complaint::Mismatch));
+    check(PUBLIC, &at, &header, br#"{"test":2432232314}"#, 0, &Err(Complaint::Reserialised));
+    check(&private_key_from([8; 32]), &at, &header, BODY, 0, &Err(Complaint::Mismatch));
+    let garbled = verify(PUBLIC, ID, &at, SIGNATURE, BODY, Timestamp::from_ms(AT * 1000));
+    assert!(matches!(garbled, Err(Complaint::Garbled("webhook-signature", _))));
+    let made = private_key_from([9; 32]);
+    let seed = format!("whsk_{}", STANDARD.encode([9; 32]));
+    let public = |secret: &str| Signer::parse(secret).unwrap().public_key();
+    assert_eq!(public(&made), public(&seed));
+}
+
+#[test]
+fn keys_that_are_none_are_refused() {
+    let mixed = [&[9; 32][..], &[1; 32]].concat();
+    for text in ["whsk_", "whsk_!", "whsk_AAAA", &format!("whsk_{}", STANDARD.encode(mixed))] {
+        assert_eq!(Signer::parse(text).err(), Some(SecretProblem::PrivateKey), "{text}");
+    }
+    assert_eq!(Signer::parse(PUBLIC).err(), Some(SecretProblem::Public));
+    check("whpk_AAAA", "1", "v1a,AAAA", BODY, 0, &Err(Complaint::Secret(SecretProblem::PublicKey)));
+}
+
 #[track_caller]
 fn check(
     secret: &str,

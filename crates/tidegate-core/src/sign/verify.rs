@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use thiserror::Error;
 
+use super::asymmetric::{self, PUBLIC_PREFIX};
 use super::{PREFIX, SecretProblem, Signer};
 use crate::time::{Span, Timestamp};
 
@@ -57,6 +58,7 @@ pub enum Complaint {
 }
 
 /// Whether a request was signed with `secret` within five minutes of `now`; otherwise what is wrong with it.
+/// The secret is what signed (`whsec_…`, `whsk_…` or any text), or the public key to what did (`whpk_…`).
 /// `timestamp` and `signatures` are the headers `webhook-timestamp` and `webhook-signature` as received.
 pub fn verify(
     secret: &str,
@@ -66,17 +68,47 @@ pub fn verify(
     body: &[u8],
     now: Timestamp,
 ) -> Result<(), Complaint> {
-    let signer = Signer::parse(secret)?;
+    let checker = Checker::parse(secret)?;
     let (id, timestamp) = (id.trim(), timestamp.trim());
     if id.is_empty() {
         return Err(Complaint::Missing("webhook-id"));
     }
     let at = read_timestamp(timestamp)?;
-    let request = Request { id, timestamp, tags: read_signatures(signatures)? };
-    if !request.fits(&signer, body) {
-        return Err(request.explain(secret, &signer, body));
+    let request = Request { id, timestamp, tags: read_signatures(signatures, checker.version())? };
+    if !request.fits(&checker, body) {
+        return Err(request.explain(secret, &checker, body));
     }
     check_age(at, now)
+}
+
+/// What signatures are checked with.
+enum Checker {
+    Signer(Signer),
+    Public([u8; 32]),
+}
+
+impl Checker {
+    fn parse(secret: &str) -> Result<Self, SecretProblem> {
+        match secret.strip_prefix(PUBLIC_PREFIX) {
+            Some(encoded) => asymmetric::read_public(encoded).map(Self::Public),
+            None => Signer::parse(secret).map(Self::Signer),
+        }
+    }
+
+    /// Which entries of the header it can judge.
+    fn version(&self) -> &'static str {
+        match self {
+            Self::Signer(signer) if signer.is_hmac() => "v1",
+            _ => "v1a",
+        }
+    }
+
+    fn fits(&self, tag: &[u8], signed: &[u8]) -> bool {
+        match self {
+            Self::Signer(signer) => signer.matches(tag, signed),
+            Self::Public(key) => asymmetric::is_right(key, signed, tag),
+        }
+    }
 }
 
 fn read_timestamp(text: &str) -> Result<Timestamp, Complaint> {
@@ -89,8 +121,8 @@ fn read_timestamp(text: &str) -> Result<Timestamp, Complaint> {
         .ok_or(Complaint::Garbled("webhook-timestamp", "expected whole seconds since 1970"))
 }
 
-/// The bytes of every `v1` signature. Other versions are passed over, as the specification asks.
-fn read_signatures(header: &str) -> Result<Vec<Vec<u8>>, Complaint> {
+/// The bytes of every signature of this version. Others are passed over, as the specification asks.
+fn read_signatures(header: &str, wanted: &'static str) -> Result<Vec<Vec<u8>>, Complaint> {
     const NAME: &str = "webhook-signature";
     if header.trim().is_empty() {
         return Err(Complaint::Missing(NAME));
@@ -99,12 +131,16 @@ fn read_signatures(header: &str) -> Result<Vec<Vec<u8>>, Complaint> {
     for entry in header.split_whitespace() {
         let (version, encoded) =
             entry.split_once(',').ok_or(Complaint::Garbled(NAME, "expected v1,<base64> entries"))?;
-        if version == "v1" {
+        if version == wanted {
             let tag = STANDARD.decode(encoded);
-            tags.push(tag.map_err(|_| Complaint::Garbled(NAME, "a v1 entry is not base64"))?);
+            tags.push(tag.map_err(|_| Complaint::Garbled(NAME, "an entry is not base64"))?);
         }
     }
-    if tags.is_empty() { Err(Complaint::Garbled(NAME, "it has no v1 entry")) } else { Ok(tags) }
+    match (tags.is_empty(), wanted) {
+        (false, _) => Ok(tags),
+        (true, "v1") => Err(Complaint::Garbled(NAME, "it has no v1 entry, which this secret could check")),
+        (true, _) => Err(Complaint::Garbled(NAME, "it has no v1a entry, which this key could check")),
+    }
 }
 
 fn check_age(at: Timestamp, now: Timestamp) -> Result<(), Complaint> {
@@ -128,12 +164,13 @@ struct Request<'a> {
 
 impl Request<'_> {
     /// Every signature is tried, whichever fits: the time taken does not tell which.
-    fn fits(&self, signer: &Signer, body: &[u8]) -> bool {
-        self.tags.iter().fold(false, |fits, tag| signer.matches(tag, self.id, self.timestamp, body) | fits)
+    fn fits(&self, checker: &Checker, body: &[u8]) -> bool {
+        let signed = [self.id.as_bytes(), b".", self.timestamp.as_bytes(), b".", body].concat();
+        self.tags.iter().fold(false, |fits, tag| checker.fits(tag, &signed) | fits)
     }
 
-    fn explain(&self, secret: &str, signer: &Signer, body: &[u8]) -> Complaint {
-        let with_secret = |text: &str| Signer::parse(text).is_ok_and(|signer| self.fits(&signer, body));
+    fn explain(&self, secret: &str, checker: &Checker, body: &[u8]) -> Complaint {
+        let with_secret = |text: &str| Checker::parse(text).is_ok_and(|checker| self.fits(&checker, body));
         if with_secret(secret.trim()) {
             return Complaint::SecretSpace;
         }
@@ -141,11 +178,11 @@ impl Request<'_> {
             return Complaint::SecretPrefix;
         }
         let trimmed = body.trim_ascii_end();
-        let with_end = |end: &[u8]| self.fits(signer, &[trimmed, end].concat());
+        let with_end = |end: &[u8]| self.fits(checker, &[trimmed, end].concat());
         if with_end(b"") || with_end(b"\n") || with_end(b"\r\n") {
             return Complaint::TrailingSpace;
         }
-        if printed_forms(body).iter().any(|form| self.fits(signer, form)) {
+        if printed_forms(body).iter().any(|form| self.fits(checker, form)) {
             return Complaint::Reserialised;
         }
         Complaint::Mismatch

@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::definition::{Definition, Destination, Fold, Limits, Match, Order, Retry};
 use super::invalid::{Invalid, read};
+use super::signing::Signing;
 use super::validate::check_secret;
 use crate::time::Timestamp;
 
@@ -16,7 +17,7 @@ pub struct Creation {
     pub from: Start,
     /// Whether it is delivered to at once; else its deliveries are held.
     pub active: bool,
-    /// The signing secret its owner brings along, `whsec_…`; absent means a new one.
+    /// The signing secret its owner brings along, `whsec_…` or `whsk_…`; absent means a new one.
     pub secret: Option<String>,
 }
 
@@ -38,7 +39,8 @@ impl Creation {
         let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
         let form: Form = read(body)?;
         if let Some(secret) = &form.secret {
-            check_secret(secret).map_err(|detail| Invalid::new("secret_invalid", "secret", detail))?;
+            check_secret(secret, form.signing.algorithm)
+                .map_err(|detail| Invalid::new("secret_invalid", "secret", detail))?;
         }
         Ok(Self {
             definition: Definition {
@@ -46,6 +48,7 @@ impl Creation {
                 matching: form.matching,
                 fold: form.fold,
                 destination: form.destination,
+                signing: form.signing,
                 order: form.order,
                 limits: form.limits,
                 retry: form.retry,
@@ -68,6 +71,8 @@ struct Form {
     #[serde(default)]
     fold: Fold,
     destination: Destination,
+    #[serde(default)]
+    signing: Signing,
     #[serde(default)]
     order: Order,
     #[serde(default)]

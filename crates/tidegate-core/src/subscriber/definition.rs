@@ -7,6 +7,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::rate::Rate;
+use super::signing::Signing;
 use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
 use crate::route::path::Path;
 use crate::route::pattern::Pattern;
@@ -27,6 +28,9 @@ pub struct Definition {
     pub fold: Fold,
     /// Where they go.
     pub destination: Destination,
+    /// How they are signed.
+    #[serde(default)]
+    pub signing: Signing,
     /// What must not overtake what.
     #[serde(default)]
     pub order: Order,

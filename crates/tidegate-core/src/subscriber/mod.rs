@@ -11,6 +11,7 @@ mod definition;
 mod invalid;
 mod patch;
 mod rate;
+mod signing;
 mod validate;
 
 #[cfg(test)]
@@ -23,4 +24,5 @@ pub use self::definition::{
 pub use self::invalid::{Invalid, read};
 pub use self::patch::{Patched, Section, patch};
 pub use self::rate::Rate;
+pub use self::signing::{Algorithm, Rotation, Signing};
 pub use self::validate::{CheckHeaders, CheckUrl, check_secret, validate};

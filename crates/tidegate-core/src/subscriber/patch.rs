@@ -17,6 +17,8 @@ pub enum Section {
     Fold,
     /// `destination`.
     Destination,
+    /// `signing`.
+    Signing,
     /// `order`.
     Order,
     /// `limits`.
@@ -27,8 +29,16 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the definition.
-    pub const ALL: [Self; 7] =
-        [Self::Name, Self::Match, Self::Fold, Self::Destination, Self::Order, Self::Limits, Self::Retry];
+    pub const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Match,
+        Self::Fold,
+        Self::Destination,
+        Self::Signing,
+        Self::Order,
+        Self::Limits,
+        Self::Retry,
+    ];
 
     /// Its name in the API.
     pub fn name(self) -> &'static str {
@@ -37,6 +47,7 @@ impl Section {
             Self::Match => "match",
             Self::Fold => "fold",
             Self::Destination => "destination",
+            Self::Signing => "signing",
             Self::Order => "order",
             Self::Limits => "limits",
             Self::Retry => "retry",
@@ -77,6 +88,10 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
         let path = error.path().to_string();
         explain(&path, &error.into_inner())
     })?;
+    if definition.signing.algorithm != current.signing.algorithm {
+        let detail = "`signing.algorithm` is changed by rotate-secret, since it needs a new key";
+        return Err(Invalid::new("field_fixed", "signing.algorithm", detail));
+    }
     let after = serde_json::to_value(&definition).unwrap_or_default();
     let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
     Ok(Patched { changed: changed.collect(), definition, active })

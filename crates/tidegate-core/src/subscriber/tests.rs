@@ -52,6 +52,7 @@ fn defaults_are_filled_in() {
         concat!(
             r#"{"name":"","match":{"types":[],"sources":[]},"fold":{"mode":"each"},"#,
             r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
+            r#""signing":{"algorithm":"hmac","github":false},"#,
             r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
             r#""retry":{"schedule":["1m","2m","4m","8m","16m"]}}"#
         )
@@ -66,6 +67,7 @@ fn everything_can_be_said() {
         "match": {"types": ["NEW_VERSION", "order.*"], "sources": ["*"], "where": "data.component == 'NEOFORGE'"},
         "fold": {"mode": "each"},
         "destination": {"kind": "webhook", "url": URL, "headers": {"x-team": "core"}},
+        "signing": {"algorithm": "hmac", "header_prefix": "svix", "github": true},
         "order": {"by": "data.plan_id", "missing": "unordered"},
         "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
         "retry": {"schedule": []},
@@ -209,6 +211,7 @@ fn a_patch_says_what_it_cannot_change() {
         (r#"{"from":"now"}"#, "field_fixed from"),
         (r#"{"secret":"x"}"#, "field_fixed secret"),
         (r#"{"gate":"x"}"#, "field_unknown gate"),
+        (r#"{"signing":{"algorithm":"ed25519"}}"#, "field_fixed signing.algorithm"),
         (r#"{"active":"x"}"#, "field_type active"),
         (r#"{"destination":null}"#, "field_missing destination"),
         (r#"{"destination":{"url":null}}"#, "field_missing destination.url"),
@@ -225,5 +228,46 @@ fn a_patch_says_what_it_cannot_change() {
             expected,
             "{body}"
         );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_signing_is_named() {
+    for (value, expected) in [
+        (json!({"algorithm": "rsa"}), "field_value signing.algorithm"),
+        (json!({"prefix": "svix"}), "field_unknown signing.prefix"),
+        (json!({"header_prefix": "webhook"}), "header_refused signing.header_prefix"),
+        (json!({"algorithm": "ed25519", "github": true}), "signing_conflict signing.github"),
+    ] {
+        assert_eq!(problem(&with("signing", &value)), expected, "{value}");
+    }
+    let mut body = minimal();
+    body["signing"] = json!({"algorithm": "ed25519"});
+    body["secret"] = json!("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz");
+    assert_eq!(problem(body.to_string().as_bytes()), "secret_invalid secret");
+}
+
+#[test]
+fn a_rotation_names_its_grace_its_secret_and_its_algorithm() {
+    let hmac = definition("signing", &json!({"header_prefix": "svix"}));
+    let rotation = Rotation::parse(&hmac, b" ").unwrap();
+    assert_eq!((rotation.secret, rotation.definition), (None, None));
+    assert_eq!((rotation.grace, rotation.algorithm), (Span::from_ms(24 * 3_600_000), Algorithm::Hmac));
+    let switch = Rotation::parse(&hmac, br#"{"signing":{"algorithm":"ed25519"},"grace":"0s"}"#).unwrap();
+    assert_eq!((switch.grace, switch.algorithm), (Span::from_ms(0), Algorithm::Ed25519));
+    let switched = switch.definition.unwrap().signing;
+    assert_eq!((switched.algorithm, switched.header_prefix.as_deref()), (Algorithm::Ed25519, Some("svix")));
+    let github = definition("signing", &json!({"github": true}));
+    for (current, body, expected) in [
+        (&hmac, r#"{"grace":"8d"}"#, "field_range grace"),
+        (&hmac, r#"{"grace":"soon"}"#, "duration_invalid grace"),
+        (&hmac, r#"{"secret":"short"}"#, "secret_invalid secret"),
+        (&hmac, r#"{"signing":{"github":true}}"#, "field_unknown signing.github"),
+        (&github, r#"{"signing":{"algorithm":"ed25519"}}"#, "signing_conflict signing.github"),
+        (&hmac, "[]", "field_type -"),
+    ] {
+        let invalid = Rotation::parse(current, body.as_bytes()).unwrap_err();
+        let named = format!("{} {}", invalid.code, invalid.field.as_deref().unwrap_or("-"));
+        assert_eq!(named, expected, "{body}");
     }
 }

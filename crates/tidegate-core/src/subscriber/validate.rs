@@ -8,8 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use super::definition::{Definition, Destination, Limits, Match, Retry};
 use super::invalid::Invalid;
 use super::patch::Section;
+use super::signing::{Algorithm, validate_signing};
 use crate::limits;
 use crate::route::Condition;
+use crate::sign::Signer;
 
 /// Says why an endpoint may not be called; the egress policy's word.
 pub type CheckUrl<'a> = &'a dyn Fn(&str) -> Result<(), String>;
@@ -27,8 +29,14 @@ pub fn validate(
         .try_for_each(|section| validate_section(definition, section, check_url, check_headers))
 }
 
-/// A secret that its owner brings along: `whsec_` and 24 to 64 bytes in base64.
-pub fn check_secret(secret: &str) -> Result<(), String> {
+/// A secret that its owner brings along: `whsec_` and 24 to 64 bytes in base64, or an Ed25519 key.
+pub fn check_secret(secret: &str, algorithm: Algorithm) -> Result<(), String> {
+    if algorithm == Algorithm::Ed25519 {
+        let is_key = Signer::parse(secret).is_ok_and(|signer| !signer.is_hmac());
+        let remedy = "`secret` must be an Ed25519 key: `whsk_` and the base64 of its 32-byte seed and its public key; \
+             leave it out to get a new one";
+        return if is_key { Ok(()) } else { Err(remedy.to_owned()) };
+    }
     let bytes = secret.strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
     match bytes {
         Some(bytes) if (limits::SECRET_BYTES_MIN..=limits::SECRET_BYTES_MAX).contains(&bytes.len()) => Ok(()),
@@ -49,7 +57,11 @@ pub(super) fn validate_section(
     match section {
         Section::Name => name(&definition.name),
         Section::Match => matching(&definition.matching),
-        Section::Destination => destination(&definition.destination, check_url, check_headers),
+        Section::Destination => {
+            destination(&definition.destination, check_url, check_headers)?;
+            validate_signing(definition)
+        }
+        Section::Signing => validate_signing(definition),
         Section::Limits => bounds(&definition.limits),
         Section::Retry => retry(&definition.retry),
         // Whatever these can hold is fine.

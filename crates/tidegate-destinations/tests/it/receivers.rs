@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_KEPT_BYTES_MAX};
+use tidegate_core::subscriber::Signing;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Failure, HttpTransport, Outbound, Resolve, Transport, webhook};
 use tokio::io::AsyncWriteExt as _;
@@ -47,7 +48,7 @@ async fn the_request_arrives_byte_for_byte() {
     let body = "{\"data\": \"ünï\u{0} ✓\"}\r\n";
     let outbound = Outbound {
         headers: webhook::render("dlv_1", Timestamp::from_ms(5_000), body.as_bytes(), &[], &{
-            webhook::base_headers(&custom).unwrap()
+            webhook::Letterhead::new(&custom, &Signing::default()).unwrap()
         }),
         body: body.into(),
         target: target(&format!("http://{}/a%20b/{{x}}?q=1&r=%2F", receiver.address)),

@@ -9,6 +9,7 @@ mod openapi;
 mod problem;
 mod projects;
 mod request;
+mod rotate;
 mod subscribers;
 #[cfg(test)]
 mod tests;
@@ -89,6 +90,7 @@ fn routes() -> Vec<Route> {
         route(M::DELETE, "/v1/subscribers/{id}", subscribers::delete),
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),
         route(M::POST, "/v1/subscribers/{id}/resume", subscribers::resume),
+        route(M::POST, "/v1/subscribers/{id}/rotate-secret", rotate::rotate),
         route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
         route(M::GET, "/v1/deliveries", deliveries::list),
         route(M::GET, "/v1/deliveries/{id}", deliveries::get),

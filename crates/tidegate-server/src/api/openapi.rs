@@ -20,6 +20,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/base.json"),
     include_str!("openapi/events.json"),
     include_str!("openapi/subscribers.json"),
+    include_str!("openapi/sending.json"),
     include_str!("openapi/deliveries.json"),
     include_str!("openapi/projects.json"),
     include_str!("openapi/keys.json"),

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tidegate_core::egress::check_url;
 use tidegate_core::headers;
 use tidegate_core::id::prefixed;
-use tidegate_core::sign::secret_from;
-use tidegate_core::subscriber::{Creation, Section, Start, patch as apply_patch, validate};
+use tidegate_core::sign::{private_key_from, secret_from};
+use tidegate_core::subscriber::{Algorithm, Creation, Section, Start, patch as apply_patch, validate};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
 
@@ -33,7 +33,8 @@ pub(super) async fn create(
     let creation = Creation::parse(&body)?;
     validate(&creation.definition, &|url| app.check_url(url), &check_headers)?;
     let id = prefixed("sub_", app.parts.entropy.u128());
-    let secret = creation.secret.unwrap_or_else(|| secret_from(app.parts.entropy.bytes()));
+    let algorithm = creation.definition.signing.algorithm;
+    let secret = creation.secret.unwrap_or_else(|| app.new_secret(algorithm));
     let nonce = app.parts.entropy.bytes();
     let new = NewSubscriber {
         project: caller.project,
@@ -52,8 +53,8 @@ pub(super) async fn create(
     if wants_past {
         app.pipeline.backfill.start(changed.no);
     }
-    let mut answer = shown(&*app.endpoint(&caller, &id)?);
-    answer["secret"] = secret.into();
+    let mut answer = shown(&app, &*app.endpoint(&caller, &id)?);
+    tell_secret(&mut answer, algorithm, secret);
     Ok(json_answer(StatusCode::CREATED, &answer))
 }
 
@@ -68,14 +69,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
         .filter(|endpoint| endpoint.rule.project == caller.project && endpoint.rule.no > after);
     let page: Vec<_> = own.by_ref().take(limit).collect();
     let next = page.last().map(|endpoint| endpoint.rule.no).filter(|_| own.next().is_some());
-    let items: Vec<Value> = page.into_iter().map(|endpoint| shown(endpoint)).collect();
+    let items: Vec<Value> = page.into_iter().map(|endpoint| shown(&app, endpoint)).collect();
     Ok(page_answer(&items, next))
 }
 
 /// One subscriber.
 pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_read()?;
-    Ok(json_answer(StatusCode::OK, &shown(&*app.endpoint(&caller, &id)?)))
+    Ok(json_answer(StatusCode::OK, &shown(&app, &*app.endpoint(&caller, &id)?)))
 }
 
 /// Changes a subscriber: a JSON merge patch. Only what it changes is checked.
@@ -97,6 +98,7 @@ pub(super) async fn patch(
         definition: (!patched.changed.is_empty()).then_some(definition),
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
         reorders: patched.changed.contains(&Section::Order),
+        ..SubscriberUpdate::default()
     };
     update_subscriber(&app, &caller, &id, update).await
 }
@@ -121,7 +123,7 @@ async fn update_subscriber(app: &App, caller: &Caller, id: &str, update: Subscri
         app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update })
             .await?;
     }
-    Ok(json_answer(StatusCode::OK, &shown(&*app.endpoint(caller, id)?)))
+    Ok(json_answer(StatusCode::OK, &shown(app, &*app.endpoint(caller, id)?)))
 }
 
 /// Ends a subscriber; what was not sent is cancelled.
@@ -132,8 +134,15 @@ pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(
     Ok(json_answer(StatusCode::OK, &json!({ "id": id, "deleted": true })))
 }
 
+/// Puts a new secret into the answer that made it. A private key is needed by nobody but us, so it stays here.
+pub(super) fn tell_secret(answer: &mut Value, algorithm: Algorithm, secret: String) {
+    if algorithm == Algorithm::Hmac {
+        answer["secret"] = secret.into();
+    }
+}
+
 /// A subscriber as the API shows it; its secret is not among it.
-fn shown(endpoint: &Endpoint) -> Value {
+pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     let mut value = json!({
         "id": endpoint.rule.id,
         "active": endpoint.active,
@@ -141,6 +150,12 @@ fn shown(endpoint: &Endpoint) -> Value {
     });
     if let Some(reason) = &endpoint.inactive_reason {
         value["inactive_reason"] = reason.as_str().into();
+    }
+    if let Some(key) = endpoint.public_key() {
+        value["public_key"] = key.into();
+    }
+    if let Some(until) = endpoint.grace_until.filter(|until| app.parts.clock.now() < *until) {
+        value["grace_until"] = json!(until);
     }
     if let (Value::Object(value), Ok(Value::Object(definition))) =
         (&mut value, serde_json::to_value(endpoint.definition()))
@@ -155,6 +170,15 @@ fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
 }
 
 impl App {
+    /// A secret that nobody has seen yet.
+    pub(super) fn new_secret(&self, algorithm: Algorithm) -> String {
+        let chance = self.parts.entropy.bytes();
+        match algorithm {
+            Algorithm::Hmac => secret_from(chance),
+            Algorithm::Ed25519 => private_key_from(chance),
+        }
+    }
+
     fn check_url(&self, url: &str) -> Result<(), String> {
         check_url(url, self.parts.rosters.policy()).map(|_| ()).map_err(|problem| problem.to_string())
     }

@@ -116,10 +116,11 @@ impl Deliver {
 
     fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
         let id = self.mint.delivery(job.delivery);
+        let signers = endpoint.signers(self.clock.now());
         Outbound {
             target: Arc::clone(&endpoint.target),
             method: Method::POST,
-            headers: webhook::render(&id, self.clock.wall(), &job.body, &endpoint.signers, &endpoint.headers),
+            headers: webhook::render(&id, self.clock.wall(), &job.body, signers, &endpoint.letterhead),
             body: job.body.clone(),
             timeout: endpoint.timeout,
         }

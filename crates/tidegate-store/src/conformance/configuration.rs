@@ -2,10 +2,11 @@
 
 use tidegate_core::delivery::Status;
 use tidegate_core::limits::KEYS_PER_PROJECT_MAX;
+use tidegate_core::time::Timestamp;
 
 use super::bench::{Bench, PROJECT, draft, new_subscriber};
 use super::{Case, named};
-use crate::{Change, Error, NewKey, NewSubscriber, SubscriberUpdate};
+use crate::{Change, Error, NewKey, NewSecret, NewSubscriber, SubscriberUpdate};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["configuration":
@@ -17,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         keys_come_and_go,
         a_project_has_so_many_keys,
         subscribers_come_change_and_go,
+        a_rotated_secret_keeps_the_one_before_it,
         subscribers_are_read_incrementally,
         a_taken_id_is_a_conflict,
         what_is_not_there_is_not_found,
@@ -165,13 +167,37 @@ async fn subscribers_come_change_and_go(mut bench: Bench) {
     let row = read(&bench).await;
     assert_eq!((row.active, row.inactive_reason, row.definition.as_str()), (true, None, "{\"name\":\"s\"}"));
     let definition = Some("{}".to_owned());
-    let update = SubscriberUpdate { definition, active: Some(Err("gone".to_owned())), reorders: false };
+    let update = SubscriberUpdate { definition, active: Some(Err("gone".to_owned())), ..Default::default() };
     let changed = bench.update(created.no, update).await;
     let row = read(&bench).await;
     assert_eq!((row.version, row.created_version), (changed.version, created.version));
     assert_eq!((row.definition.as_str(), row.inactive_reason.as_deref()), ("{}", Some("gone")));
     bench.change(Change::DeleteSubscriber { project: PROJECT, no: created.no }).await;
     assert!(read(&bench).await.deleted);
+}
+
+async fn a_rotated_secret_keeps_the_one_before_it(bench: Bench) {
+    let no = bench.subscriber("s").await;
+    let other = bench.subscriber("other").await;
+    let until = Timestamp::from_ms(bench.now.as_ms() + 5);
+    let read = async || bench.store().configuration(0).await.unwrap().subscribers.remove(0);
+    for (name, grace_until, previous) in [
+        ("a", Some(until), Some(("sealed", until))),
+        ("b", Some(until), Some(("a", until))),
+        ("c", None, None),
+        ("d", Some(until), Some(("c", until))),
+    ] {
+        let secret = Some(NewSecret { sealed: name.as_bytes().to_vec(), grace_until });
+        let changed = bench.update(no, SubscriberUpdate { secret, ..Default::default() }).await;
+        let row = read().await;
+        assert_eq!((row.secret.as_slice(), row.version), (name.as_bytes(), changed.version));
+        let previous = previous.map(|(name, until)| (name.as_bytes().to_vec(), until));
+        assert_eq!(row.previous_secret, previous, "{name}");
+    }
+    let untouched = bench.store().configuration(0).await.unwrap().subscribers.remove(1);
+    assert_eq!((untouched.no, untouched.previous_secret), (other, None));
+    bench.pause(no).await;
+    assert_eq!(read().await.previous_secret, Some((b"c".to_vec(), until)), "other changes leave it alone");
 }
 
 async fn subscribers_are_read_incrementally(bench: Bench) {

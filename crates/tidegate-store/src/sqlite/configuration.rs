@@ -7,8 +7,8 @@ use tidegate_core::time::Timestamp;
 
 use super::{Writer, failed, stamp};
 use crate::{
-    Change, Changed, Configuration, Error, KeyRow, NewKey, NewSubscriber, ProjectRow, Result, SubscriberRow,
-    SubscriberUpdate,
+    Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
+    SubscriberRow, SubscriberUpdate,
 };
 
 pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Result<Changed> {
@@ -208,10 +208,25 @@ fn update_subscriber(
                 .into(),
         ));
     }
+    if let Some(secret) = &update.secret {
+        replace_secret(tx, no, secret)?;
+    }
     if let Some(definition) = &update.definition {
         remember(tx, project, no, version, Some(definition))?;
     }
     Ok(no)
+}
+
+/// What is replaced becomes the previous one here and not in memory: of two rotations at once none is lost.
+fn replace_secret(tx: &Transaction<'_>, no: SubscriberNo, secret: &NewSecret) -> Result<()> {
+    tx.execute(
+        "UPDATE subscribers SET previous_secret = CASE WHEN ?3 IS NULL THEN NULL ELSE secret END,
+            previous_until = ?3, secret = ?2
+         WHERE no = ?1",
+        params![no, secret.sealed, secret.grace_until.map(Timestamp::as_ms)],
+    )
+    .map_err(failed)?;
+    Ok(())
 }
 
 fn delete_subscriber(
@@ -255,7 +270,7 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
     let subscribers = conn
         .prepare_cached(
             "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
-                secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL
+                secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until
              FROM subscribers WHERE version > ?1 ORDER BY no",
         )?
         .query_map([since], subscriber_row)?
@@ -289,5 +304,8 @@ fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
         secret: row.get(9)?,
         deleted: row.get(10)?,
         backfilling: row.get(11)?,
+        previous_secret: row
+            .get::<_, Option<Vec<u8>>>(12)?
+            .zip(row.get::<_, Option<i64>>(13)?.map(Timestamp::from_ms)),
     })
 }

@@ -44,7 +44,10 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_init.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../migrations/sqlite/0001_init.sql"),
+    include_str!("../../migrations/sqlite/0003_sending.sql"),
+];
 
 /// The embedded store.
 pub struct SqliteStore {

@@ -1,4 +1,4 @@
--- version 1
+-- version 2
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -114,7 +114,7 @@ CREATE TABLE subscribers (
     backfill_after  INTEGER,                 -- events up to here have been looked at; NULL when done
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
-) STRICT;
+, previous_secret BLOB, previous_until INTEGER) STRICT;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;

@@ -21,6 +21,7 @@ Examples:
   tidegate subscribers create --name local --to http://127.0.0.1:8701/     needs serve --egress-allow 127.0.0.1/32
   tidegate subscribers create --name eu --to https://example.com/eu --where \"data.country == 'DE'\"
   tidegate subscribers create --file subscriber.json
+  tidegate subscribers rotate-secret sub_01J8ZQ4WAV --grace 24h     both secrets sign for a day
   tidegate subscribers list
   tidegate subscribers pause sub_01J8ZQ4WAV       deliveries are held, in order, until `resume`";
 
@@ -33,7 +34,7 @@ const COLUMNS: [Column; 6] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 11] = [
+const LINES: [Column; 14] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -44,6 +45,9 @@ const LINES: [Column; 11] = [
     ("sources", "match.sources"),
     ("where", "match.where"),
     ("order by", "order.by"),
+    ("signing", "signing.algorithm"),
+    ("public key", "public_key"),
+    ("grace until", "grace_until"),
     ("created", "created_at"),
 ];
 
@@ -79,6 +83,8 @@ enum Verb {
         /// Its id
         id: String,
     },
+    /// Replace the signing secret and print the new one, once
+    RotateSecret(RotateArgs),
     /// Send again, beginning with what was held
     Resume {
         /// Its id
@@ -111,6 +117,21 @@ struct CreateArgs {
     file: Option<String>,
 }
 
+#[derive(Args)]
+struct RotateArgs {
+    /// Its id
+    id: String,
+    /// For how long the old secret signs too, at most 7d; 0s ends it now
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    grace: String,
+    /// A secret of your own; a new one is made when absent
+    #[arg(long, value_name = "whsec_…")]
+    secret: Option<String>,
+    /// Switch to another kind of key
+    #[arg(long, value_parser = ["hmac", "ed25519"])]
+    algorithm: Option<String>,
+}
+
 /// Does one thing to subscribers.
 pub(crate) async fn run(args: SubscribersArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
@@ -131,6 +152,7 @@ pub(crate) async fn run(args: SubscribersArgs, globals: &Globals) -> anyhow::Res
         Verb::Pause { id } => {
             session.confirm(Method::POST, &[root[0], root[1], &id, "pause"], "paused", &id).await?;
         }
+        Verb::RotateSecret(args) => rotate(&mut session, &args).await?,
         Verb::Resume { id } => {
             session.confirm(Method::POST, &[root[0], root[1], &id, "resume"], "resumed", &id).await?;
         }
@@ -149,13 +171,42 @@ async fn create(session: &mut Session, args: &CreateArgs) -> anyhow::Result<()> 
     }
     let made = answer.json()?;
     session.done(&format!("made {}", cell(&made, "id")))?;
-    if made.get("secret").is_some() {
-        let secret = plain(&cell(&made, "secret"));
-        session.output.line(&format!(
-            "\n  {secret}\n\nIt signs every delivery and is not shown again. Check one: tidegate verify --help"
-        ))?;
+    tell_secret(session, &made)
+}
+
+/// Prints what a receiver checks signatures with.
+fn tell_secret(session: &Session, subscriber: &Value) -> anyhow::Result<()> {
+    let key = |name: &str| plain(&cell(subscriber, name));
+    let text = if subscriber.get("secret").is_some() {
+        format!("{}\n\nIt signs every delivery and is not shown again.", key("secret"))
+    } else if subscriber.get("public_key").is_some() {
+        format!("{}\n\nThe receiver checks every delivery with it. It is no secret.", key("public_key"))
+    } else {
+        return Ok(());
+    };
+    Ok(session.output.line(&format!("\n  {text} Check one: tidegate verify --help"))?)
+}
+
+async fn rotate(session: &mut Session, args: &RotateArgs) -> anyhow::Result<()> {
+    let mut body = json!({ "grace": args.grace });
+    if let Some(secret) = &args.secret {
+        body["secret"] = json!(secret);
     }
-    Ok(())
+    if let Some(algorithm) = &args.algorithm {
+        body["signing"] = json!({ "algorithm": algorithm });
+    }
+    let answer = session.create(&["v1", "subscribers", &args.id, "rotate-secret"], &body).await?;
+    if session.output.json {
+        return Ok(session.output.raw(&answer.body)?);
+    }
+    let rotated = answer.json()?;
+    session.done(&match rotated.get("grace_until") {
+        Some(_) => {
+            format!("rotated {}; the old secret signs too until {}", args.id, cell(&rotated, "grace_until"))
+        }
+        None => format!("rotated {}; the old secret is over", args.id),
+    })?;
+    tell_secret(session, &rotated)
 }
 
 fn from_file(path: &str) -> anyhow::Result<Value> {

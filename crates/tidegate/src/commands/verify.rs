@@ -20,6 +20,7 @@ use crate::output::{Colour, Output, plain};
 const EXAMPLES: &str = "\
 Examples:
   tidegate verify --secret whsec_… --headers headers.txt --body @body.json
+  tidegate verify --secret whpk_… --headers headers.txt --body @body.json       ed25519: the public key is enough
   tidegate verify --secret whsec_… --id dlv_01J8ZQ4WAV --timestamp 1764547200 --signature 'v1,…' --body - < body.json
 
 headers.txt holds the request's headers as they came, a `name: value` on each line; only webhook-id,
@@ -32,8 +33,8 @@ Exit codes: 0 the signature is right, 1 it is not, 2 the command line is wrong."
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
-    /// The subscriber's signing secret
-    #[arg(long, value_name = "whsec_…")]
+    /// The subscriber's signing secret, or its public key
+    #[arg(long, value_name = "whsec_…|whpk_…")]
     secret: String,
     /// The header webhook-id
     #[arg(long, required_unless_present = "headers", conflicts_with = "headers")]

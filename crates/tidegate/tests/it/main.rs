@@ -18,6 +18,7 @@ mod ingest;
 mod lifecycle;
 mod look;
 mod order;
+mod signing;
 mod smuggling;
 mod subscribers;
 mod tenants;

@@ -60,7 +60,7 @@ fn a_role_opens_what_the_description_says_and_nothing_else() {
             count += 1;
         }
     }
-    assert_eq!(count, 21 * 4, "every operation with a key, by every role");
+    assert!(count >= 22 * 4, "every operation with a key, by every role");
 }
 
 /// A project with one of everything.
@@ -139,7 +139,7 @@ fn what_belongs_to_others_does_not_exist() {
             .call(&method, &path, &body)
             .problem(404, "not_found");
     }
-    assert_eq!(count, 12);
+    assert!(count >= 13);
     let filter = format!("/v1/deliveries?subscriber={}", victim.subscriber);
     intruder.client.get(&filter).problem(404, "not_found");
     intruder
