@@ -84,15 +84,14 @@ CREATE INDEX events_type ON events (project, type, seq);
 -- Look-up keys of events, see `event::lookup_key`, in sorted runs of many thousands. A run is complete when it has its
 -- row in dedupe_runs; the keys of events younger than the last one's are kept in memory.
 CREATE TABLE dedupe (
-    run INTEGER NOT NULL,
-    key INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    PRIMARY KEY (run, key, seq)
-) STRICT, WITHOUT ROWID;
+    page  INTEGER PRIMARY KEY,               -- the run's number, then the page's place in the run
+    pairs BLOB NOT NULL                      -- sorted keys, each with its event
+) STRICT;
 CREATE TABLE dedupe_runs (
     run     INTEGER PRIMARY KEY,
     through INTEGER NOT NULL,                -- the last event it covers
-    filter  BLOB NOT NULL                    -- tells most keys that are not in it
+    filter  BLOB NOT NULL,                   -- tells most keys that are not in it
+    firsts  BLOB NOT NULL                    -- the first key of every page
 ) STRICT;
 
 -- status: 0 due, 1 claimed, 2 waiting for its turn in its lane, 3 delivered, 4 exhausted, 5 expired.

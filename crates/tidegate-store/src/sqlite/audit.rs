@@ -10,6 +10,7 @@ use tidegate_core::event::lookup_key;
 
 use super::dedupe::MARK;
 use super::failed;
+use super::run::Run;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
@@ -119,15 +120,17 @@ fn violations(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 fn forgotten_ids(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut events =
         conn.prepare(&format!("SELECT seq, project, source, id FROM events WHERE seq <= ({MARK})"))?;
-    let mut known = conn.prepare(
-        "SELECT 1 FROM dedupe WHERE run IN (SELECT run FROM dedupe_runs) AND key = ?1 AND seq = ?2",
-    )?;
+    let runs = Run::load_all(conn)?;
     let mut forgotten = Vec::new();
     let mut rows = events.query([])?;
     while let Some(row) = rows.next()? {
         let seq: i64 = row.get(0)?;
         let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
-        if !known.exists([key, seq])? {
+        let mut found = Vec::new();
+        for run in &runs {
+            run.look_up(conn, &(key..key + 1), &mut found)?;
+        }
+        if !found.contains(&seq) {
             forgotten.push(format!("the runs of ids are complete up to their mark: event {seq} is missing"));
         }
     }

@@ -2,30 +2,31 @@
 //!
 //! A random key dirties a page of its own: 4 KiB to the log and 4 KiB at the checkpoint for every event, growing
 //! with the table. So new keys are gathered in memory; when there are enough of them they are sorted and appended to
-//! the table as one run, in slices, inside the ordinary group commits. A run's row, written with its last slice, says
-//! up to which event the runs are complete; at start the younger keys are read back from the events. Each run has a
-//! filter in memory, so that a new key, as nearly all are, is looked up in hardly any of them.
+//! the table as one [`Run`], a few pages with each of the ordinary group commits. A run's row, written with its last
+//! page, says up to which event the runs are complete; at start the younger keys are read back from the events. Each
+//! run has a filter in memory, so that a new key, as nearly all are, is looked up in hardly any of them.
 //!
 //! Promises: what is committed is found, from memory or from a run; memory holds the filters (twelve bits a key) and
 //! a few runs' worth of keys.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use tidegate_core::event::lookup_key;
 use tidegate_core::id::Seq;
 
 use super::filter::Filter;
+use super::run::{self, PAGE_PAIRS, Run};
 
 /// Keys gathered before they become a run: few runs, and a start that reads them back quickly.
 const RUN_KEYS: usize = 65_536;
-/// Keys written per commit at least; twice the group's events at best, so that writing outruns ingest.
-const SLICE_KEYS_MIN: usize = 512;
+/// Pages written per commit at least; enough for twice the group's events at best, so that writing outruns ingest.
+const SLICE_PAGES_MIN: usize = 2;
 
 pub(super) const MARK: &str = "SELECT coalesce(max(through), 0) FROM dedupe_runs";
-pub(super) const LOOK_UP: &str = "SELECT seq FROM dedupe WHERE run = ?1 AND key >= ?2 AND key < ?3";
 pub(super) const YOUNGER: &str = "SELECT seq, project, source, id FROM events WHERE seq > ?1";
 
 /// The keys in memory, and what is known of those on disk.
@@ -38,19 +39,13 @@ pub(super) struct Dedupe {
     runs: Vec<Run>,
 }
 
-/// A run on disk.
-struct Run {
-    no: i64,
-    filter: Filter,
-}
-
 struct NextRun {
-    no: i64,
+    run: Run,
     keys: Keys,
     sorted: Vec<(i64, Seq)>,
+    /// Pages.
     written: usize,
     through: Seq,
-    filter: Filter,
 }
 
 /// What one group commit adds and writes; applied to memory only after the commit.
@@ -58,14 +53,50 @@ struct NextRun {
 pub(super) struct Delta {
     added: Keys,
     added_through: Seq,
+    /// Pages.
     written: usize,
 }
 
 /// Keys and their events. Keys are nearly unique: the second event of one is an exception, kept apart.
 #[derive(Default)]
 struct Keys {
-    events: HashMap<i64, Seq>,
+    events: HashMap<i64, Seq, Spread>,
     twins: Vec<(i64, Seq)>,
+}
+
+/// Hashes keys, which are hashes already. The seed keeps whoever chooses ids from choosing places in the table.
+#[derive(Clone, Copy)]
+struct Spread {
+    seed: u64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self { seed: RandomState::new().hash_one(0) }
+    }
+}
+
+impl BuildHasher for Spread {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        *self
+    }
+}
+
+impl Hasher for Spread {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are integers");
+    }
+
+    fn write_i64(&mut self, key: i64) {
+        let product = u128::from(self.seed ^ key.cast_unsigned()) * 0x9e37_79b9_7f4a_7c15;
+        self.seed = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.seed
+    }
 }
 
 impl Keys {
@@ -80,6 +111,7 @@ impl Keys {
     }
 
     fn absorb(&mut self, others: &Self) {
+        self.events.reserve(others.events.len());
         others.events.iter().for_each(|(key, seq)| self.insert(*key, *seq));
         others.twins.iter().for_each(|(key, seq)| self.insert(*key, *seq));
     }
@@ -110,13 +142,7 @@ impl Dedupe {
     /// Reads the filters, and the keys that no run holds yet.
     pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
         let mark: Seq = conn.query_row(MARK, [], |row| row.get(0))?;
-        let runs = conn
-            .prepare("SELECT run, filter FROM dedupe_runs ORDER BY run")?
-            .query_map([], |row| {
-                Ok(Run { no: row.get(0)?, filter: Filter::from_bytes(row.get_ref(1)?.as_blob()?) })
-            })?
-            .collect::<rusqlite::Result<_>>()?;
-        let mut dedupe = Self { fresh_through: mark, runs, ..Self::default() };
+        let mut dedupe = Self { fresh_through: mark, runs: Run::load_all(conn)?, ..Self::default() };
         let mut statement = conn.prepare(YOUNGER)?;
         let mut rows = statement.query([mark])?;
         while let Some(row) = rows.next()? {
@@ -137,7 +163,7 @@ impl Dedupe {
             next.keys.find(key, &mut found);
         }
         for run in self.runs.iter().filter(|run| run.filter.may_hold(key)) {
-            look_up(conn, run, &(key..key + 1), &mut found)?;
+            run.look_up(conn, &(key..key + 1), &mut found)?;
         }
         Ok(found)
     }
@@ -150,29 +176,26 @@ impl Dedupe {
             next.keys.find_within(keys, &mut found);
         }
         for run in &self.runs {
-            look_up(conn, run, keys, &mut found)?;
+            run.look_up(conn, keys, &mut found)?;
         }
         found.sort_unstable();
         found.dedup();
         Ok(found)
     }
 
-    /// Writes the next slice of a run, if one is being written. A run that was cut short by the end of a process is
+    /// Writes the next pages of a run, if one is being written. A run that was cut short by the end of a process is
     /// written anew under its number, with at least the same keys.
     pub(super) fn write_slice(&self, conn: &Connection, delta: &mut Delta) -> rusqlite::Result<()> {
         let Some(next) = &self.next else { return Ok(()) };
-        let rest = &next.sorted[next.written..];
-        let slice = &rest[..rest.len().min(SLICE_KEYS_MIN.max(2 * delta.added.len()))];
-        let mut insert =
-            conn.prepare_cached("INSERT OR IGNORE INTO dedupe (run, key, seq) VALUES (?1, ?2, ?3)")?;
-        for (key, seq) in slice {
-            insert.execute(params![next.no, key, seq])?;
+        let slice = SLICE_PAGES_MIN.max((2 * delta.added.len()).div_ceil(PAGE_PAIRS));
+        let pages = next.sorted.chunks(PAGE_PAIRS).enumerate().skip(next.written).take(slice);
+        for (index, page) in pages {
+            run::write_page(conn, next.run.no, index, page)?;
+            delta.written += 1;
         }
-        if slice.len() == rest.len() {
-            conn.prepare_cached("INSERT INTO dedupe_runs (run, through, filter) VALUES (?1, ?2, ?3)")?
-                .execute(params![next.no, next.through, next.filter.to_bytes()])?;
+        if next.written + delta.written == next.run.firsts.len() {
+            next.run.complete(conn, next.through)?;
         }
-        delta.written = slice.len();
         Ok(())
     }
 
@@ -181,8 +204,8 @@ impl Dedupe {
         if let Some(next) = &mut self.next {
             next.written += delta.written;
         }
-        if let Some(done) = self.next.take_if(|next| next.written == next.sorted.len()) {
-            self.runs.push(Run { no: done.no, filter: done.filter });
+        if let Some(done) = self.next.take_if(|next| next.written == next.run.firsts.len()) {
+            self.runs.push(done.run);
         }
         self.fresh_through = self.fresh_through.max(delta.added_through);
         self.fresh.absorb(&delta.added);
@@ -194,24 +217,13 @@ impl Dedupe {
     fn next_run(&mut self) -> NextRun {
         let keys = std::mem::take(&mut self.fresh);
         let sorted = keys.sorted();
-        NextRun {
+        let run = Run {
             no: self.runs.last().map_or(1, |run| run.no + 1),
             filter: Filter::of(sorted.iter().map(|(key, _)| *key)),
-            keys,
-            sorted,
-            written: 0,
-            through: self.fresh_through,
-        }
+            firsts: sorted.chunks(PAGE_PAIRS).map(|page| page[0].0).collect(),
+        };
+        NextRun { run, keys, sorted, written: 0, through: self.fresh_through }
     }
-}
-
-fn look_up(conn: &Connection, run: &Run, keys: &Range<i64>, found: &mut Vec<Seq>) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached(LOOK_UP)?;
-    let mut rows = statement.query(params![run.no, keys.start, keys.end])?;
-    while let Some(row) = rows.next()? {
-        found.push(row.get(0)?);
-    }
-    Ok(())
 }
 
 impl Delta {

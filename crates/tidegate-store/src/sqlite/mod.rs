@@ -15,6 +15,7 @@ mod events;
 mod filter;
 mod lanes;
 mod read;
+mod run;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};

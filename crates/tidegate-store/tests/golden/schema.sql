@@ -20,15 +20,14 @@ CREATE TABLE commits (
     at   INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE dedupe (
-    run INTEGER NOT NULL,
-    key INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    PRIMARY KEY (run, key, seq)
-) STRICT, WITHOUT ROWID;
+    page  INTEGER PRIMARY KEY,               -- the run's number, then the page's place in the run
+    pairs BLOB NOT NULL                      -- sorted keys, each with its event
+) STRICT;
 CREATE TABLE dedupe_runs (
     run     INTEGER PRIMARY KEY,
     through INTEGER NOT NULL,                -- the last event it covers
-    filter  BLOB NOT NULL                    -- tells most keys that are not in it
+    filter  BLOB NOT NULL,                   -- tells most keys that are not in it
+    firsts  BLOB NOT NULL                    -- the first key of every page
 ) STRICT;
 CREATE TABLE deliveries (
     id          INTEGER PRIMARY KEY,

@@ -8,7 +8,7 @@ use tidegate_core::delivery::Status;
 
 use super::{check_golden, open};
 use crate::conformance::Scratch;
-use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, lanes, read};
+use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, lanes, read, run};
 use crate::{DeliveryFilter, EventFilter};
 
 /// Indexes that hold few rows by their nature: walking through one is walking through what is asked for.
@@ -29,7 +29,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("lanes in which all wait", lanes::IDLE.to_owned()),
         ("claims of the last process", CLAIMED.to_owned()),
         ("last number", LAST_NO.to_owned()),
-        ("ids: look up", dedupe::LOOK_UP.to_owned()),
+        ("ids: look up", run::LOOK_UP.to_owned()),
         ("ids: mark", dedupe::MARK.to_owned()),
         ("ids: confirm", events::SAME_ID.to_owned()),
         ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
