@@ -32,7 +32,7 @@ use crate::roster::Rosters;
 /// Results that are written alone when no event comes along.
 const RESULTS_MAX: usize = 512;
 /// How long a result waits for company.
-const RESULTS_WAIT: Duration = Duration::from_millis(3);
+const RESULTS_WAIT: Duration = Duration::from_millis(10);
 /// How long the loop waits before it tries a failing store again.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 

@@ -28,6 +28,9 @@ const READERS_MAX: usize = 4;
 const BUSY_TIMEOUT_MS: u32 = 5_000;
 /// The writer's page cache: the look-up keys of a few million events fit in.
 const WRITER_CACHE_KIB: u32 = 24 * 1024;
+/// Pages in the log before they are brought into the database. A checkpoint holds up the commit that meets it: at this
+/// length that is one commit in hundreds, and the pages that every commit writes are brought over once, not hundreds of times.
+const CHECKPOINT_PAGES: u32 = 4_000;
 /// The log is cut back to this after a checkpoint.
 const WAL_BYTES_KEPT: u32 = 64 * 1024 * 1024;
 
@@ -63,6 +66,7 @@ pub(super) fn open_writer(path: &Path, flags: OpenFlags) -> Result<Connection> {
     setting(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")).map_err(failed)?;
     setting("PRAGMA journal_mode = WAL").map_err(failed)?;
     setting(&format!("PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")).map_err(failed)?;
+    setting(&format!("PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")).map_err(failed)?;
     conn.execute_batch(&format!("PRAGMA cache_size = -{WRITER_CACHE_KIB}")).map_err(failed)?;
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;").map_err(failed)?;
     check_durable(&conn)?;
