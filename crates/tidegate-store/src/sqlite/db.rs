@@ -28,9 +28,8 @@ const READERS_MAX: usize = 4;
 const BUSY_TIMEOUT_MS: u32 = 5_000;
 /// The writer's page cache: the look-up keys of a few million events fit in.
 const WRITER_CACHE_KIB: u32 = 24 * 1024;
-/// Pages in the log before they are brought into the database. A checkpoint holds up the commit that meets it: at this
-/// length that is one commit in hundreds, and the pages that every commit writes are brought over once, not hundreds of times.
-const CHECKPOINT_PAGES: u32 = 4_000;
+/// Pages in the log at which a commit brings them into the database itself, see `checkpoint.rs`.
+const CHECKPOINT_PAGES: u32 = 8_000;
 /// The log is cut back to this after a checkpoint.
 const WAL_BYTES_KEPT: u32 = 64 * 1024 * 1024;
 

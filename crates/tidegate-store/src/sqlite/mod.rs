@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 mod audit;
+mod checkpoint;
 mod commit;
 mod configuration;
 mod db;
@@ -33,6 +34,7 @@ use crate::{
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
+use checkpoint::Checkpointer;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
@@ -55,6 +57,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     dedupe: Arc<Mutex<Dedupe>>,
+    checkpointer: Arc<Checkpointer>,
     calls: Calls,
     incarnation: Incarnation,
     salt: Vec<u8>,
@@ -110,6 +113,7 @@ impl SqliteStore {
         Ok(Self {
             readers: Readers::new(&path, calls),
             dedupe: Arc::clone(&writer.dedupe),
+            checkpointer: Checkpointer::new(path, calls),
             incarnation: writer.incarnation,
             writer: Arc::new(Mutex::new(writer)),
             calls,
@@ -298,7 +302,10 @@ impl Store for SqliteStore {
     /// Runs where it is called, which is a loop that does nothing else: handing it to another thread and back would
     /// cost more than half of what a small commit takes.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
-        self.write(Calls::Inline, move |writer| commit::commit(writer, &group)).await
+        let written = Arc::clone(&group);
+        let committed = self.write(Calls::Inline, move |writer| commit::commit(writer, &group)).await?;
+        self.checkpointer.written(&written);
+        Ok(committed)
     }
 
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
