@@ -74,6 +74,18 @@ pub const TIMEOUT_MAX_MS: u64 = 120_000;
 pub const RETRIES_MAX: usize = 50;
 /// One delay of a retry schedule: a week.
 pub const RETRY_DELAY_MAX_MS: u64 = 7 * 24 * 3_600_000;
+/// Failures in a row that open a subscriber's breaker unless it says otherwise.
+pub const BREAKER_FAILURES_DEFAULT: u32 = 10;
+/// Failures in a row that open a breaker at most; a receiver that failed so often is not merely unlucky.
+pub const BREAKER_FAILURES_MAX: u32 = 10_000;
+/// The longest time between two probes of an open breaker unless the subscriber says otherwise.
+pub const PROBE_DEFAULT_MS: u64 = 60_000;
+/// The longest time between two probes at least: more often is no relief for the receiver.
+pub const PROBE_MIN_MS: u64 = 1_000;
+/// The longest time between two probes at most: a receiver that is back should not wait longer for its events.
+pub const PROBE_MAX_MS: u64 = 3_600_000;
+/// The first probe of an open breaker comes half to all of this later; the next ones after twice as long each time.
+pub const PROBE_FIRST_MS: u64 = 10_000;
 /// A receiver's `Retry-After` is honoured up to one hour.
 pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
 /// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::attempt::Verdict;
+use crate::schedule::breaker::Probe;
 use crate::time::{Span, Timestamp};
 
 /// Where a delivery goes after an attempt.
@@ -34,6 +35,19 @@ pub fn next(verdict: &Verdict, schedule: &[Span], tries: u32, now: Timestamp, ch
         Some(delay) => {
             let at = now.plus(jitter(delay.0, chance));
             Next::RetryAt(not_before.map_or(at, |earliest| at.max(earliest)))
+        }
+    }
+}
+
+/// Decides what comes after a probe: it is an attempt like any other, but an outage must not use up the schedules of
+/// those that find out about it. A failed one is due again with the next probe.
+pub fn after_probe(verdict: &Verdict, probe: Probe, now: Timestamp, chance: u64) -> Next {
+    match verdict {
+        Verdict::Delivered => Next::Delivered,
+        Verdict::Gone => Next::PostponedTo(now),
+        Verdict::RetryLater { not_before } => {
+            let at = probe.again_at(now, chance);
+            Next::PostponedTo(not_before.map_or(at, |earliest| at.max(earliest)))
         }
     }
 }

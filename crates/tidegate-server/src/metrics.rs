@@ -42,6 +42,8 @@ pub struct Metrics {
     results_stale: Counter,
     connections_refused: Family<Reason, Counter>,
     in_flight: Gauge,
+    breakers_open: Gauge,
+    breaker_openings: Counter,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
     exhausted: Gauge<u64, AtomicU64>,
@@ -67,6 +69,8 @@ impl Default for Metrics {
             results_stale: Counter::default(),
             connections_refused: Family::default(),
             in_flight: Gauge::default(),
+            breakers_open: Gauge::default(),
+            breaker_openings: Counter::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
             exhausted: Gauge::default(),
@@ -104,6 +108,12 @@ impl Metrics {
             self.connections_refused.clone(),
         );
         registry.register("attempts_in_flight", "Attempts under way", self.in_flight.clone());
+        registry.register(
+            "breakers_open",
+            "Subscribers whose breaker is not closed",
+            self.breakers_open.clone(),
+        );
+        registry.register("breaker_openings", "Times that a breaker opened", self.breaker_openings.clone());
         registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
         registry.register("deliveries_held", "Deliveries of inactive subscribers", self.held.clone());
         registry.register(
@@ -143,6 +153,11 @@ impl Metrics {
         self.failed.get_or_create(&Outcome { outcome }).inc();
     }
 
+    /// A breaker opened.
+    pub fn breaker_opened(&self) {
+        self.breaker_openings.inc();
+    }
+
     /// A group was committed.
     pub fn committed(&self, group: &Group, committed: &Committed, took: Duration) {
         self.commits.inc();
@@ -153,8 +168,9 @@ impl Metrics {
     }
 
     /// The text that a scrape gets.
-    pub fn render(&self, in_flight: usize, backlog: Backlog) -> String {
+    pub fn render(&self, in_flight: usize, breakers_open: usize, backlog: Backlog) -> String {
         self.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
+        self.breakers_open.set(i64::try_from(breakers_open).unwrap_or(i64::MAX));
         self.waiting.set(backlog.waiting);
         self.held.set(backlog.held);
         self.exhausted.set(backlog.exhausted);

@@ -270,7 +270,11 @@ fn compile(row: SubscriberRow, secrets: Result<Vec<Vec<u8>>, SealProblem>) -> Re
         signers,
         grace_until: row.previous_secret.map(|(_, until)| until),
         timeout: limits.timeout.0,
-        terms: Terms { concurrency: limits.concurrency, rate: limits.rate },
+        terms: Terms {
+            concurrency: limits.concurrency,
+            rate: limits.rate,
+            breaker: rule.definition.breaker.terms(),
+        },
         rule: Arc::new(rule),
     })
 }

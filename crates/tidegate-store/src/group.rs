@@ -26,6 +26,8 @@ pub struct Group {
     pub released: Vec<Claim>,
     /// Steps of backfills.
     pub backfills: Vec<BackfillStep>,
+    /// Deliveries that somebody wants sent now: claimed if they are due, before everything that is due as well.
+    pub asked: Vec<(SubscriberNo, DeliveryNo)>,
     /// New events, request by request.
     pub submissions: Vec<Submission>,
     /// Subscribers whose memory wants more work.

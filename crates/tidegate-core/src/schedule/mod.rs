@@ -3,21 +3,26 @@
 //! The schedule holds the claimed deliveries that wait in memory, a queue per subscriber, and picks the next one to
 //! send: subscribers take turns, each stays inside its own concurrency and rate, and all together inside one bound.
 //! So a hung receiver uses up its own places and nobody else's. It also knows which subscribers have more work in the
-//! store, and when; memory is bounded whatever the backlog is.
+//! store, and when; memory is bounded whatever the backlog is. A receiver that only fails is met by its [`breaker`]: what
+//! waited for it goes back to the store, and single deliveries find out when it is back.
 //!
 //! Does not: sleep, send, or touch the store. `tidegate-server` asks and acts.
 
+pub mod breaker;
+mod lineup;
 mod rate;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::delivery::Job;
-use crate::id::SubscriberNo;
+use crate::id::{DeliveryNo, SubscriberNo};
 use crate::limits::{
     ATTEMPTS_IN_FLIGHT_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
 };
 use crate::subscriber::Rate;
 use crate::time::Timestamp;
+use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
+use lineup::Lineup;
 pub use rate::Bucket;
 
 /// What a subscriber allows.
@@ -27,6 +32,37 @@ pub struct Terms {
     pub concurrency: u32,
     /// Attempts over time.
     pub rate: Option<Rate>,
+    /// When it is left alone for a while; absent means never.
+    pub breaker: Option<BreakerTerms>,
+}
+
+/// A delivery whose turn it is.
+#[derive(Debug)]
+pub struct Turn {
+    /// What to send.
+    pub job: Job,
+    /// It finds out whether its receiver is back.
+    pub probe: Option<Probe>,
+}
+
+/// An attempt, or a turn that was not used, that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Whose.
+    pub subscriber: SubscriberNo,
+    /// It was a probe.
+    pub was_probe: bool,
+    /// How.
+    pub outcome: Outcome,
+}
+
+/// What the end of an attempt led to.
+#[derive(Debug, Default)]
+pub struct Aftermath {
+    /// Deliveries that wait in the store from now on.
+    pub given_back: Vec<Job>,
+    /// What its breaker did.
+    pub turned: Option<Turned>,
 }
 
 /// How much memory may hold. Simulation makes them small, so that little traffic meets them.
@@ -77,25 +113,10 @@ pub struct Schedule {
     later: BTreeSet<(Timestamp, SubscriberNo)>,
     in_flight: usize,
     bytes: usize,
+    /// Deliveries that people want sent now, to be brought in from the store.
+    asked: Vec<(SubscriberNo, DeliveryNo)>,
     /// Somebody would now be given work from the store who was not before.
     appetite: bool,
-}
-
-#[derive(Debug)]
-struct Lineup {
-    terms: Terms,
-    /// Takes part. A dismissed one is remembered while attempts are under way, so that they keep their places.
-    open: bool,
-    bucket: Option<Bucket>,
-    queue: VecDeque<Job>,
-    /// Of the bodies in the queue.
-    bytes: usize,
-    in_flight: u32,
-    /// In `turns` or in `throttled`.
-    lined_up: bool,
-    /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
-    spilled: bool,
-    later: Option<Timestamp>,
 }
 
 impl Schedule {
@@ -107,18 +128,34 @@ impl Schedule {
     /// Lets a subscriber take part, or changes what it allows.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) {
         let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, now));
+        let is_fresh = !lineup.open || lineup.breaker.terms() != terms.breaker;
         lineup.open = true;
-        if lineup.terms != terms {
+        if lineup.terms.rate != terms.rate {
             lineup.bucket = terms.rate.map(|rate| Bucket::new(rate, now));
-            lineup.terms = terms;
+        }
+        lineup.terms = terms;
+        if is_fresh {
+            self.close_breaker(subscriber);
         }
         self.line_up(subscriber);
+    }
+
+    /// Sends to a subscriber as if it had never failed.
+    pub fn close_breaker(&mut self, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
+        let was_closed = lineup.breaker.is_closed();
+        lineup.breaker = Breaker::new(lineup.terms.breaker);
+        if !was_closed {
+            self.go_on(subscriber);
+        }
     }
 
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
     pub fn dismiss(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
-        let queue = std::mem::take(&mut lineup.queue);
+        let mut queue = std::mem::take(&mut lineup.urgent);
+        queue.append(&mut lineup.queue);
+        lineup.asked.clear();
         let later = lineup.later.take();
         self.bytes -= std::mem::take(&mut lineup.bytes);
         (lineup.open, lineup.lined_up, lineup.spilled) = (false, false, false);
@@ -134,26 +171,36 @@ impl Schedule {
         queue.into()
     }
 
-    /// Queues a claimed delivery, or hands it back when its subscriber does not take part.
-    pub fn push(&mut self, job: Job) -> Result<(), Job> {
+    /// Queues a claimed delivery, or hands it back when its subscriber does not take part or is left alone.
+    pub fn push(&mut self, job: Job, now: Timestamp) -> Result<(), Job> {
         let subscriber = job.subscriber;
         let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else {
             return Err(job);
         };
+        let is_urgent = !lineup.asked.is_empty() && lineup.asked.remove(&job.delivery);
+        if !is_urgent && !lineup.breaker.is_closed() {
+            if lineup.breaker.probe_at().is_none_or(|at| now < at) {
+                return Err(job);
+            }
+            lineup.breaker.half_open();
+        }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        lineup.queue.push_back(job);
+        (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(job);
         self.line_up(subscriber);
         Ok(())
     }
 
     /// The next delivery to send now, in fair turn. Its place is taken until [`Schedule::finish`].
-    pub fn pick(&mut self, now: Timestamp) -> Option<Job> {
+    pub fn pick(&mut self, now: Timestamp) -> Option<Turn> {
         self.readmit_throttled(now);
         while self.in_flight < self.bounds.in_flight {
             let subscriber = self.turns.pop_front()?;
             let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
             lineup.lined_up = false;
+            if !lineup.may_send() {
+                continue;
+            }
             if let Some(bucket) = &mut lineup.bucket
                 && let Err(at) = bucket.take(now)
             {
@@ -161,35 +208,103 @@ impl Schedule {
                 self.throttled.insert((at, subscriber));
                 continue;
             }
-            let job = lineup.queue.pop_front().expect("only those with work have a turn");
+            let turn = lineup.take_turn();
             lineup.in_flight += 1;
             self.in_flight += 1;
             let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
             self.appetite |= is_low;
-            lineup.bytes -= job.body.len();
-            self.bytes -= job.body.len();
+            lineup.bytes -= turn.job.body.len();
+            self.bytes -= turn.job.body.len();
             self.line_up(subscriber);
-            return Some(job);
+            return Some(turn);
         }
         None
     }
 
-    /// An attempt has ended: its place is free.
-    pub fn finish(&mut self, subscriber: SubscriberNo) {
+    /// An attempt has ended: its place is free, and its breaker knows how.
+    pub fn finish(&mut self, ended: Ended, now: Timestamp) -> Aftermath {
+        let subscriber = ended.subscriber;
         self.in_flight -= 1;
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
         lineup.in_flight -= 1;
-        if !lineup.open && lineup.in_flight == 0 {
-            self.lineups.remove(&subscriber);
-            return;
+        if !lineup.open {
+            if lineup.in_flight == 0 {
+                self.lineups.remove(&subscriber);
+            }
+            return Aftermath::default();
         }
+        let turned = lineup.breaker.ended(ended.outcome, ended.was_probe, lineup.terms.concurrency, now);
+        let given_back = match turned {
+            Some(Turned::Opened { .. }) => self.leave_alone(subscriber),
+            Some(Turned::Closed { .. }) => {
+                self.go_on(subscriber);
+                Vec::new()
+            }
+            None => {
+                self.park(subscriber);
+                Vec::new()
+            }
+        };
         self.line_up(subscriber);
+        Aftermath { given_back, turned }
+    }
+
+    /// Its breaker opened: memory is given back, and the store is not asked until the probe.
+    fn leave_alone(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        let queue = std::mem::take(&mut lineup.queue);
+        let bytes: usize = queue.iter().map(|job| job.body.len()).sum();
+        lineup.bytes -= bytes;
+        self.bytes -= bytes;
+        lineup.spilled = true;
+        self.park(subscriber);
+        queue.into()
+    }
+
+    /// While its breaker is open, a subscriber's wishes wait for the time of the probe.
+    fn park(&mut self, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get(&subscriber) else { return };
+        let Some(at) = lineup.breaker.probe_at() else { return };
+        if self.hungry.remove(&subscriber) {
+            self.expect(subscriber, at);
+            self.appetite = true;
+        }
+    }
+
+    /// Its breaker closed: whatever waits in the store is wanted again.
+    fn go_on(&mut self, subscriber: SubscriberNo) {
+        self.hungry.insert(subscriber);
+        self.appetite = true;
+        self.line_up(subscriber);
+    }
+
+    /// Somebody wants this delivery, which is due in the store, sent now, whatever its breaker says.
+    pub fn ask(&mut self, subscriber: SubscriberNo, delivery: DeliveryNo) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
+            lineup.asked.insert(delivery);
+            self.asked.push((subscriber, delivery));
+        }
+    }
+
+    /// The deliveries that were asked for since.
+    pub fn take_asked(&mut self) -> Vec<(SubscriberNo, DeliveryNo)> {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// How a subscriber's breaker stands; `None` when it does not take part.
+    pub fn breaker(&self, subscriber: SubscriberNo) -> Option<BreakerView> {
+        self.lineups.get(&subscriber).filter(|lineup| lineup.open).map(|lineup| lineup.breaker.view())
+    }
+
+    /// How many breakers are not closed.
+    pub fn breakers_open(&self) -> usize {
+        self.lineups.values().filter(|lineup| lineup.open && !lineup.breaker.is_closed()).count()
     }
 
     /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
-            Some(lineup) if lineup.open && !lineup.spilled => {
+            Some(lineup) if lineup.open && !lineup.spilled && lineup.breaker.is_closed() => {
                 self.bounds.queue_jobs.saturating_sub(lineup.queue.len())
             }
             _ => 0,
@@ -210,7 +325,12 @@ impl Schedule {
     pub fn spill(&mut self, subscriber: SubscriberNo) {
         if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
             lineup.spilled = true;
-            self.hungry.insert(subscriber);
+            match lineup.breaker.probe_at() {
+                Some(at) => self.expect(subscriber, at),
+                None => {
+                    self.hungry.insert(subscriber);
+                }
+            }
         }
     }
 
@@ -236,9 +356,10 @@ impl Schedule {
                 break;
             }
             let lineup = &self.lineups[subscriber];
-            if lineup.queue.len() < self.bounds.refill_below && fits(lineup.bytes, free) {
-                wishes.push((*subscriber, left));
-                left /= 2;
+            let jobs = lineup.wish(&self.bounds, now).min(left);
+            if jobs > 0 && fits(lineup.bytes, free) {
+                wishes.push((*subscriber, jobs));
+                left = if jobs == left { left / 2 } else { left - jobs };
             }
         }
         wishes
@@ -272,6 +393,11 @@ impl Schedule {
         std::mem::take(&mut self.appetite)
     }
 
+    /// Somebody could send more at once.
+    pub fn has_turns(&self) -> bool {
+        !self.turns.is_empty() && self.in_flight < self.bounds.in_flight
+    }
+
     /// Attempts under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -286,11 +412,7 @@ impl Schedule {
     /// Puts a subscriber at the end of the turns, if it has work and a place for it.
     fn line_up(&mut self, subscriber: SubscriberNo) {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
-        if lineup.open
-            && !lineup.lined_up
-            && !lineup.queue.is_empty()
-            && lineup.in_flight < lineup.terms.concurrency
-        {
+        if lineup.open && !lineup.lined_up && lineup.may_send() {
             lineup.lined_up = true;
             self.turns.push_back(subscriber);
         }
@@ -306,29 +428,19 @@ impl Schedule {
     fn wake_later(&mut self, now: Timestamp) {
         while let Some((at, subscriber)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
             self.later.remove(&(at, subscriber));
-            self.hungry.insert(subscriber);
-            if let Some(lineup) = self.lineups.get_mut(&subscriber) {
-                lineup.later = None;
+            let Some(lineup) = self.lineups.get_mut(&subscriber) else { continue };
+            lineup.later = None;
+            match lineup.breaker.probe_at().filter(|at| now < *at) {
+                Some(at) => self.expect(subscriber, at),
+                None => {
+                    self.hungry.insert(subscriber);
+                }
             }
         }
     }
 }
 
-impl Lineup {
-    fn new(terms: Terms, now: Timestamp) -> Self {
-        Self {
-            terms,
-            open: true,
-            bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
-            queue: VecDeque::new(),
-            bytes: 0,
-            in_flight: 0,
-            lined_up: false,
-            spilled: false,
-            later: None,
-        }
-    }
-}
-
+#[cfg(test)]
+mod breaker_tests;
 #[cfg(test)]
 mod tests;

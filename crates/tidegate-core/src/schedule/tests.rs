@@ -22,7 +22,14 @@ fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
 }
 
 fn terms(concurrency: u32) -> Terms {
-    Terms { concurrency, rate: None }
+    Terms { concurrency, rate: None, breaker: None }
+}
+
+const DELIVERED: Outcome = Outcome::Delivered;
+
+/// Ends an attempt that was no probe.
+fn finish(schedule: &mut Schedule, subscriber: SubscriberNo, outcome: Outcome, ms: i64) -> Aftermath {
+    schedule.finish(Ended { subscriber, was_probe: false, outcome }, at(ms))
 }
 
 fn at(ms: i64) -> Timestamp {
@@ -35,10 +42,10 @@ fn subscribers_take_turns_whoever_came_first() {
     for subscriber in 1..=3 {
         schedule.admit(subscriber, terms(100), at(0));
         for n in 0..3 {
-            schedule.push(job(subscriber, subscriber * 10 + n)).unwrap();
+            schedule.push(job(subscriber, subscriber * 10 + n), at(0)).unwrap();
         }
     }
-    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|job| job.delivery).collect();
+    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|turn| turn.job.delivery).collect();
     assert_eq!(order, [10, 20, 30, 11, 21, 31, 12, 22, 32]);
 }
 
@@ -48,15 +55,15 @@ fn a_hung_receiver_uses_up_its_own_places_only() {
     schedule.admit(1, terms(2), at(0));
     schedule.admit(2, terms(2), at(0));
     for n in 0..10 {
-        schedule.push(job(1, n)).unwrap();
+        schedule.push(job(1, n), at(0)).unwrap();
     }
-    assert_eq!(schedule.pick(at(0)).unwrap().subscriber, 1);
-    assert_eq!(schedule.pick(at(0)).unwrap().subscriber, 1);
+    assert_eq!(schedule.pick(at(0)).unwrap().job.subscriber, 1);
+    assert_eq!(schedule.pick(at(0)).unwrap().job.subscriber, 1);
     assert!(schedule.pick(at(0)).is_none(), "both places of 1 are taken");
     for n in 10..20 {
-        schedule.push(job(2, n)).unwrap();
-        assert_eq!(schedule.pick(at(0)).unwrap().delivery, n);
-        schedule.finish(2);
+        schedule.push(job(2, n), at(0)).unwrap();
+        assert_eq!(schedule.pick(at(0)).unwrap().job.delivery, n);
+        finish(&mut schedule, 2, DELIVERED, 0);
     }
     assert_eq!(schedule.in_flight(), 2);
 }
@@ -64,18 +71,18 @@ fn a_hung_receiver_uses_up_its_own_places_only() {
 #[test]
 fn a_rate_postpones_without_holding_others() {
     let mut schedule = Schedule::default();
-    schedule.admit(1, Terms { concurrency: 9, rate: Rate::parse("2/s") }, at(0));
+    schedule.admit(1, Terms { concurrency: 9, rate: Rate::parse("2/s"), breaker: None }, at(0));
     schedule.admit(2, terms(9), at(0));
     for n in 0..4 {
-        schedule.push(job(1, n)).unwrap();
-        schedule.push(job(2, 10 + n)).unwrap();
+        schedule.push(job(1, n), at(0)).unwrap();
+        schedule.push(job(2, 10 + n), at(0)).unwrap();
     }
-    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|job| job.delivery).collect();
+    let order: Vec<i64> = std::iter::from_fn(|| schedule.pick(at(0))).map(|turn| turn.job.delivery).collect();
     assert_eq!(order, [0, 10, 1, 11, 12, 13]);
     assert_eq!(schedule.throttled_until(), Some(at(500)));
     assert!(schedule.pick(at(499)).is_none());
-    assert_eq!(schedule.pick(at(500)).unwrap().delivery, 2);
-    assert_eq!(schedule.pick(at(1000)).unwrap().delivery, 3);
+    assert_eq!(schedule.pick(at(500)).unwrap().job.delivery, 2);
+    assert_eq!(schedule.pick(at(1000)).unwrap().job.delivery, 3);
 }
 
 #[test]
@@ -87,14 +94,14 @@ fn a_hung_receiver_leaves_memory_for_others() {
     }
     assert_eq!(schedule.wishes(at(0)).len(), 3);
     for n in 0..2 {
-        schedule.push(job(1, n)).unwrap();
+        schedule.push(job(1, n), at(0)).unwrap();
     }
     assert_eq!((schedule.held_bytes(1), schedule.room_bytes()), (4, 4));
     let wishing: Vec<SubscriberNo> =
         schedule.wishes(at(0)).iter().map(|(subscriber, _)| *subscriber).collect();
     assert_eq!(wishing, [2, 3], "1 holds as much as it leaves free");
-    schedule.push(job(2, 2)).unwrap();
-    schedule.push(job(2, 3)).unwrap();
+    schedule.push(job(2, 2), at(0)).unwrap();
+    schedule.push(job(2, 3), at(0)).unwrap();
     assert_eq!(schedule.room_bytes(), 0);
     assert_eq!(schedule.wishes(at(0)), [(3, QUEUE_REFILL_JOBS)], "whoever holds nothing may always have one");
     schedule.dismiss(1);
@@ -123,16 +130,16 @@ fn a_dismissed_subscriber_gives_its_work_back_and_takes_no_more() {
     let mut schedule = Schedule::default();
     schedule.admit(1, terms(1), at(0));
     for n in 0..3 {
-        schedule.push(job(1, n)).unwrap();
+        schedule.push(job(1, n), at(0)).unwrap();
     }
-    let flying = schedule.pick(at(0)).unwrap();
+    let flying = schedule.pick(at(0)).unwrap().job;
     assert_eq!(schedule.dismiss(1).len(), 2);
-    assert!(schedule.push(job(1, 9)).is_err());
+    assert!(schedule.push(job(1, 9), at(0)).is_err());
     schedule.admit(1, terms(1), at(0));
-    schedule.push(job(1, 9)).unwrap();
+    schedule.push(job(1, 9), at(0)).unwrap();
     assert!(schedule.pick(at(0)).is_none(), "the attempt under way keeps its place");
     assert_eq!(schedule.dismiss(1).len(), 1);
-    schedule.finish(flying.subscriber);
+    finish(&mut schedule, flying.subscriber, DELIVERED, 0);
     assert_eq!((schedule.in_flight(), schedule.room_bytes()), (0, QUEUE_BYTES_MAX));
     assert!(schedule.pick(at(0)).is_none());
 }
@@ -152,9 +159,9 @@ proptest! {
         for (step, subscriber, wait) in steps {
             now += wait;
             match step {
-                0 | 1 => { schedule.push(job(subscriber, pushed)).unwrap(); pushed += 1; }
-                2 => if let Some(job) = schedule.pick(at(now)) { picked += 1; flying.push(job.subscriber); },
-                _ => if let Some(done) = flying.pop() { schedule.finish(done); },
+                0 | 1 => { schedule.push(job(subscriber, pushed), at(0)).unwrap(); pushed += 1; }
+                2 => if let Some(turn) = schedule.pick(at(now)) { picked += 1; flying.push(turn.job.subscriber); },
+                _ => if let Some(done) = flying.pop() { finish(&mut schedule, done, DELIVERED, 0); },
             }
             for subscriber in 1..5 {
                 let count = flying.iter().filter(|flying| **flying == subscriber).count();
@@ -162,10 +169,10 @@ proptest! {
             }
         }
         while let Some(done) = flying.pop() {
-            schedule.finish(done);
-            while let Some(job) = schedule.pick(at(now)) { picked += 1; flying.push(job.subscriber); }
+            finish(&mut schedule, done, DELIVERED, 0);
+            while let Some(turn) = schedule.pick(at(now)) { picked += 1; flying.push(turn.job.subscriber); }
         }
-        while let Some(job) = schedule.pick(at(now)) { picked += 1; schedule.finish(job.subscriber); }
+        while let Some(turn) = schedule.pick(at(now)) { picked += 1; finish(&mut schedule, turn.job.subscriber, DELIVERED, 0); }
         prop_assert_eq!(picked, pushed);
     }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Deserializer};
 
+use super::breaker::Breaker;
 use super::definition::{Definition, Destination, Fold, Limits, Match, Order, Retry};
 use super::invalid::{Invalid, read};
 use super::signing::Signing;
@@ -52,6 +53,7 @@ impl Creation {
                 order: form.order,
                 limits: form.limits,
                 retry: form.retry,
+                breaker: form.breaker,
             },
             from: form.from,
             active: form.active.unwrap_or(true),
@@ -79,6 +81,8 @@ struct Form {
     limits: Limits,
     #[serde(default)]
     retry: Retry,
+    #[serde(default)]
+    breaker: Breaker,
     #[serde(default)]
     from: Start,
     active: Option<bool>,

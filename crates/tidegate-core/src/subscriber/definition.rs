@@ -6,6 +6,7 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::breaker::Breaker;
 use super::rate::Rate;
 use super::signing::Signing;
 use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
@@ -40,6 +41,9 @@ pub struct Definition {
     /// When to try again.
     #[serde(default)]
     pub retry: Retry,
+    /// When to leave it alone for a while.
+    #[serde(default)]
+    pub breaker: Breaker,
 }
 
 /// Which events a subscriber wants: all that pass every part that is given. Nothing given is everything.

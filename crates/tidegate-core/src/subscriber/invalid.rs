@@ -91,13 +91,14 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("unknown variant", "field_value"),
         ("fold mode", "fold_unsupported"),
     ];
-    const BY_PLACE: [(&str, &str); 6] = [
+    const BY_PLACE: [(&str, &str); 7] = [
         ("match.", "pattern_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
         ("limits.timeout", "duration_invalid"),
         ("retry.schedule", "duration_invalid"),
         ("grace", "duration_invalid"),
+        ("breaker.probe", "duration_invalid"),
     ];
     let words = BY_WORDS.iter().find(|(words, _)| problem.starts_with(words));
     let place = || BY_PLACE.iter().find(|(place, _)| path.starts_with(place));

@@ -6,6 +6,7 @@
 //! changes something, so that a stricter installation does not lock its older subscribers.
 //! Does not: know addresses or header rules (checks of those are handed in), nor match anything ([`crate::route`]).
 
+mod breaker;
 mod creation;
 mod definition;
 mod invalid;
@@ -17,6 +18,7 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use self::breaker::{Breaker, BreakerOn};
 pub use self::creation::{Creation, Start};
 pub use self::definition::{
     Definition, Destination, DestinationKind, Fold, Limits, Match, Missing, Order, OrderBy, Retry,

@@ -25,11 +25,13 @@ pub enum Section {
     Limits,
     /// `retry`.
     Retry,
+    /// `breaker`.
+    Breaker,
 }
 
 impl Section {
     /// Every section, in the order of the definition.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Name,
         Self::Match,
         Self::Fold,
@@ -38,6 +40,7 @@ impl Section {
         Self::Order,
         Self::Limits,
         Self::Retry,
+        Self::Breaker,
     ];
 
     /// Its name in the API.
@@ -51,6 +54,7 @@ impl Section {
             Self::Order => "order",
             Self::Limits => "limits",
             Self::Retry => "retry",
+            Self::Breaker => "breaker",
         }
     }
 }

@@ -54,7 +54,7 @@ fn defaults_are_filled_in() {
             r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
             r#""signing":{"algorithm":"hmac","github":false},"#,
             r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
-            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]}}"#
+            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"60s"}}"#
         )
     );
     assert_eq!(serde_json::from_str::<Definition>(&printed).unwrap(), creation.definition);
@@ -71,6 +71,7 @@ fn everything_can_be_said() {
         "order": {"by": "data.plan_id", "missing": "unordered"},
         "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
         "retry": {"schedule": []},
+        "breaker": {"failures": 3, "probe": "5s"},
         "from": "2026-01-01T00:00:00Z", "active": false,
         "secret": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
     });
@@ -118,6 +119,14 @@ fn what_is_wrong_is_named() {
             json!({"url": URL, "headers": {"a": "x".repeat(9000)}}),
             "field_too_many destination.headers",
         ),
+        ("breaker", json!("on"), "field_value breaker"),
+        ("breaker", json!(7), "field_type breaker"),
+        ("breaker", json!({"opens": 7}), "field_unknown breaker.opens"),
+        ("breaker", json!({"failures": 0}), "field_range breaker.failures"),
+        ("breaker", json!({"failures": 10_001}), "field_range breaker.failures"),
+        ("breaker", json!({"probe": "0s"}), "field_range breaker.probe"),
+        ("breaker", json!({"probe": "61m"}), "field_range breaker.probe"),
+        ("breaker", json!({"probe": "soon"}), "duration_invalid breaker.probe"),
         ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
         ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
         ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::breaker::Breaker;
 use super::definition::{Definition, Destination, Limits, Match, Retry};
 use super::invalid::Invalid;
 use super::patch::Section;
@@ -64,6 +65,7 @@ pub(super) fn validate_section(
         Section::Signing => validate_signing(definition),
         Section::Limits => bounds(&definition.limits),
         Section::Retry => retry(&definition.retry),
+        Section::Breaker => breaker(definition.breaker),
         // Whatever these can hold is fine.
         Section::Fold | Section::Order => Ok(()),
     }
@@ -150,6 +152,22 @@ fn retry(retry: &Retry) -> Result<(), Invalid> {
         let days = limits::RETRY_DELAY_MAX_MS / (24 * 3_600_000);
         let detail = format!("a delay of `retry.schedule` is at most {days}d");
         return Err(Invalid::new("field_range", &format!("retry.schedule[{place}]"), detail));
+    }
+    Ok(())
+}
+
+fn breaker(breaker: Breaker) -> Result<(), Invalid> {
+    let Breaker::On(on) = breaker else { return Ok(()) };
+    if !(1..=limits::BREAKER_FAILURES_MAX).contains(&on.failures) {
+        let max = limits::BREAKER_FAILURES_MAX;
+        let detail = format!("`breaker.failures` is 1 to {max}; `\"breaker\":\"off\"` never opens it");
+        return Err(Invalid::new("field_range", "breaker.failures", detail));
+    }
+    let probe = on.probe.0.as_millis();
+    if !(u128::from(limits::PROBE_MIN_MS)..=u128::from(limits::PROBE_MAX_MS)).contains(&probe) {
+        let (min, max) = (limits::PROBE_MIN_MS / 1000, limits::PROBE_MAX_MS / 60_000);
+        let detail = format!("`breaker.probe` is {min}s to {max}m");
+        return Err(Invalid::new("field_range", "breaker.probe", detail));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use axum::extract::{RawQuery, State};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, RetryOutcome};
 
 use super::auth::Caller;
@@ -46,7 +46,7 @@ async fn list_page(app: &App, caller: &Caller, subscriber: Option<SubscriberNo>,
         limit: query.limit()?,
     };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
-    let items: Vec<Value> = page.items.iter().map(|row| shown(&app.pipeline.mint, row)).collect();
+    let items: Vec<Value> = page.items.iter().map(|row| shown(app, row)).collect();
     Ok(page_answer(&items, page.next))
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id)
     let no = parse_id(&app, &id)?;
     let found = app.parts.store.delivery(caller.project, no).await?;
     let (row, attempts) = found.ok_or_else(|| Problem::not_found("delivery"))?;
-    let mut value = shown(&app.pipeline.mint, &row);
+    let mut value = shown(&app, &row);
     value["attempt_log"] = attempts.iter().map(attempt).collect();
     Ok(json_answer(StatusCode::OK, &value))
 }
@@ -77,11 +77,11 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
         RetryOutcome::Refused(status) => return Err(refused(status)),
         RetryOutcome::Queued => {}
-        RetryOutcome::Due { subscriber } => app.pipeline.desk.expect(subscriber, now),
+        RetryOutcome::Due { subscriber } => app.pipeline.desk.ask(subscriber, no),
     }
     let found = app.parts.store.delivery(caller.project, no).await?;
     let (row, _) = found.ok_or_else(|| Problem::not_found("delivery"))?;
-    Ok(json_answer(StatusCode::ACCEPTED, &shown(&app.pipeline.mint, &row)))
+    Ok(json_answer(StatusCode::ACCEPTED, &shown(&app, &row)))
 }
 
 fn refused(status: Status) -> Problem {
@@ -96,9 +96,9 @@ fn parse_id(app: &App, id: &str) -> Result<DeliveryNo, Problem> {
     app.pipeline.mint.parse_delivery(id).ok_or_else(|| Problem::not_found("delivery"))
 }
 
-fn shown(mint: &Mint, row: &DeliveryRow) -> Value {
+fn shown(app: &App, row: &DeliveryRow) -> Value {
     let mut value = json!({
-        "id": mint.delivery(row.no),
+        "id": app.pipeline.mint.delivery(row.no),
         "subscriber": row.subscriber_id,
         "status": row.status,
         "attempts": row.attempts,
@@ -109,10 +109,22 @@ fn shown(mint: &Mint, row: &DeliveryRow) -> Value {
     if let Some(at) = row.finished_at {
         value["finished_at"] = json!(at);
     }
-    if let Some(reason) = &row.reason {
-        value["reason"] = reason.as_str().into();
+    if let Some(reason) = app.reason(row) {
+        value["reason"] = reason.into();
     }
     value
+}
+
+impl App {
+    /// Why a delivery ended undelivered, or what it waits for beyond its time.
+    pub(super) fn reason(&self, row: &DeliveryRow) -> Option<String> {
+        let waits = matches!(row.status, Status::Pending | Status::Retrying);
+        let is_left_alone = || {
+            let breaker = self.pipeline.desk.breaker(row.subscriber);
+            breaker.is_some_and(|breaker| breaker.state != "closed")
+        };
+        row.reason.clone().or_else(|| (waits && is_left_alone()).then(|| "breaker open".to_owned()))
+    }
 }
 
 fn attempt(row: &AttemptRow) -> Value {

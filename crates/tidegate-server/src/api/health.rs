@@ -46,7 +46,8 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery)
 /// Everything that is counted, in the text format of Prometheus.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer {
     let backlog = app.parts.store.backlog().await?;
-    let text = app.parts.metrics.render(app.pipeline.desk.in_flight(), backlog);
+    let text =
+        app.parts.metrics.render(app.pipeline.desk.in_flight(), app.pipeline.desk.breakers_open(), backlog);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok((StatusCode::OK, [(CONTENT_TYPE, kind)], text).into_response())
 }

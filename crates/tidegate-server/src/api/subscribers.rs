@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tidegate_core::egress::check_url;
 use tidegate_core::headers;
 use tidegate_core::id::prefixed;
+use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{Algorithm, Creation, Section, Start, patch as apply_patch, validate};
 use tidegate_core::time::Timestamp;
@@ -93,6 +94,8 @@ pub(super) async fn patch(
     let endpoint = app.endpoint(&caller, &id)?;
     let patched = apply_patch(endpoint.definition(), &body)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;
+    // Whatever failed at the old destination need not fail at the new one.
+    let is_fresh = patched.changed.contains(&Section::Destination);
     let definition = serde_json::to_string(&patched.definition).expect("a definition is always JSON");
     let update = SubscriberUpdate {
         definition: (!patched.changed.is_empty()).then_some(definition),
@@ -100,28 +103,38 @@ pub(super) async fn patch(
         reorders: patched.changed.contains(&Section::Order),
         ..SubscriberUpdate::default()
     };
-    update_subscriber(&app, &caller, &id, update).await
+    update_subscriber(&app, &caller, &id, update, is_fresh).await
 }
 
 /// Holds its deliveries from now on.
 pub(super) async fn pause(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_change()?;
     let update = SubscriberUpdate { active: Some(Err("paused".to_owned())), ..SubscriberUpdate::default() };
-    update_subscriber(&app, &caller, &id, update).await
+    update_subscriber(&app, &caller, &id, update, false).await
 }
 
 /// Releases what was held, in order and within its limits.
 pub(super) async fn resume(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_change()?;
     let update = SubscriberUpdate { active: Some(Ok(())), ..SubscriberUpdate::default() };
-    update_subscriber(&app, &caller, &id, update).await
+    update_subscriber(&app, &caller, &id, update, true).await
 }
 
-async fn update_subscriber(app: &App, caller: &Caller, id: &str, update: SubscriberUpdate) -> Answer {
+/// Changes a subscriber; a fresh one is sent to as if it had never failed.
+async fn update_subscriber(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    update: SubscriberUpdate,
+    is_fresh: bool,
+) -> Answer {
     let endpoint = app.endpoint(caller, id)?;
     if update.definition.is_some() || update.active.is_some() {
         app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update })
             .await?;
+    }
+    if is_fresh {
+        app.pipeline.desk.close_breaker(endpoint.rule.no);
     }
     Ok(json_answer(StatusCode::OK, &shown(app, &*app.endpoint(caller, id)?)))
 }
@@ -162,11 +175,27 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     {
         value.extend(definition);
     }
+    show_breaker(&mut value["breaker"], app.pipeline.desk.breaker(endpoint.rule.no));
     value
 }
 
 fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
     headers::check_headers(custom).map_err(|problem| problem.to_string())
+}
+
+/// A breaker as the API shows it: its terms and how it stands.
+fn show_breaker(breaker: &mut Value, view: Option<BreakerView>) {
+    if !breaker.is_object() {
+        return;
+    }
+    breaker["state"] = view.map_or("closed", |view| view.state).into();
+    breaker["consecutive_failures"] = view.map_or(0, |view| view.failures).into();
+    if let Some(since) = view.and_then(|view| view.since) {
+        breaker["since"] = json!(since);
+    }
+    if let Some(at) = view.and_then(|view| view.next_probe_at) {
+        breaker["next_probe_at"] = json!(at);
+    }
 }
 
 impl App {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::Event;
-use tidegate_core::id::{Mint, ProjectNo, SubscriberNo};
+use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::route::{Judgement, Subscriber, View};
 use tidegate_store::{DeliveryRow, EventRow, TraceRule};
 
@@ -57,11 +57,11 @@ pub(super) async fn get(
     let mut lines = Vec::new();
     for rule in trace.rules {
         match delivered.remove(&rule.subscriber) {
-            Some(rows) => lines.extend(rows.into_iter().map(|row| delivery_line(&app.pipeline.mint, row))),
+            Some(rows) => lines.extend(rows.into_iter().map(|row| delivery_line(&app, row))),
             None => lines.push(judged_line(caller.project, rule, &event)),
         }
     }
-    lines.extend(delivered.into_values().flatten().map(|row| delivery_line(&app.pipeline.mint, row)));
+    lines.extend(delivered.into_values().flatten().map(|row| delivery_line(&app, row)));
     Ok(json_answer(StatusCode::OK, &TraceAnswer { event: raw, subscribers: lines }))
 }
 
@@ -76,7 +76,7 @@ fn into_event(row: EventRow) -> Event {
     }
 }
 
-fn delivery_line(mint: &Mint, row: &DeliveryRow) -> Line {
+fn delivery_line(app: &App, row: &DeliveryRow) -> Line {
     // A delivery in a worker's hands is still pending, or retrying, to whoever asks about the event.
     let outcome = match row.status {
         Status::Sending if row.attempts > 0 => Status::Retrying.name(),
@@ -86,8 +86,8 @@ fn delivery_line(mint: &Mint, row: &DeliveryRow) -> Line {
     Line {
         subscriber: row.subscriber_id.clone(),
         outcome,
-        reason: row.reason.clone(),
-        delivery: Some(mint.delivery(row.no)),
+        reason: app.reason(row),
+        delivery: Some(app.pipeline.mint.delivery(row.no)),
         attempts: Some(row.attempts),
     }
 }

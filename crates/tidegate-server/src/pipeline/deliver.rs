@@ -14,13 +14,15 @@ use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{Mint, SubscriberNo};
 use tidegate_core::retry::{self, Next};
+use tidegate_core::schedule::breaker::{Outcome, Turned};
+use tidegate_core::schedule::{Ended, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Outbound, Transport, webhook};
 use tidegate_store::{Change, Claim, Finished, SubscriberUpdate};
 use tokio::sync::Notify;
 
 use super::Parts;
-use super::desk::Desk;
+use super::desk::{Desk, Report};
 use super::persist::Persist;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -60,8 +62,8 @@ impl Deliver {
     /// Starts a worker for every job that may go now, and waits for more. Workers go on by themselves.
     pub async fn run(self: Arc<Self>) {
         while !self.is_stopping.load(Ordering::Acquire) {
-            while let Some(job) = self.desk.pick() {
-                tokio::spawn(Arc::clone(&self).work(job));
+            while let Some(turn) = self.desk.pick() {
+                tokio::spawn(Arc::clone(&self).work(turn));
             }
             self.desk.work().await;
         }
@@ -75,43 +77,70 @@ impl Deliver {
         }
     }
 
-    async fn work(self: Arc<Self>, mut job: Job) {
+    async fn work(self: Arc<Self>, mut turn: Turn) {
         loop {
-            let subscriber = job.subscriber;
-            let place = Place { deliver: &self, job: &job, is_done: false };
-            self.attempt(&job, place).await;
+            let place = Place { deliver: &self, turn: &turn, is_done: false };
+            let ended = self.attempt(&turn, place).await;
             if self.is_stopping.load(Ordering::Acquire) {
-                self.desk.finish(subscriber);
+                let report = self.desk.finish(ended);
+                self.follow_up(ended.subscriber, report);
                 self.is_idle.notify_one();
                 return;
             }
-            match self.desk.finish_and_pick(subscriber) {
-                Some(next) => job = next,
+            let (next, report) = self.desk.finish_and_pick(ended);
+            self.follow_up(ended.subscriber, report);
+            match next {
+                Some(next) => turn = next,
                 None => return self.is_idle.notify_one(),
             }
         }
     }
 
-    async fn attempt(&self, job: &Job, mut place: Place<'_>) {
+    async fn attempt(&self, turn: &Turn, mut place: Place<'_>) -> Ended {
+        let job = &turn.job;
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) else {
             place.is_done = true;
             // The desk does not know it yet, else it would not have given this job, and would give it again.
             self.persist.release(self.desk.follow(&roster));
-            return self.persist.release(vec![claim(job)]);
+            self.persist.release(vec![claim(job)]);
+            return ended(turn, Outcome::Unsent);
         };
         let at = self.clock.now();
         let exchange = self.transport.send(self.outbound(job, endpoint)).await;
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
         self.metrics.attempted(&exchange, &verdict, now.since(job.accepted_at));
+        let chance = self.entropy.u64();
         let retries = &endpoint.definition().retry.schedule;
-        let next = retry::next(&verdict, retries, job.tries, now, self.entropy.u64());
+        let next = match turn.probe {
+            Some(probe) => retry::after_probe(&verdict, probe, now, chance),
+            None => retry::next(&verdict, retries, job.tries, now, chance),
+        };
         if verdict == Verdict::Gone {
             self.deactivate(endpoint, now);
         }
         place.is_done = true;
+        let is_delivered = verdict == Verdict::Delivered;
         self.persist.finished(finished(job, webhook::attempt(exchange, at), next));
+        ended(turn, if is_delivered { Outcome::Delivered } else { Outcome::Failed { chance } })
+    }
+
+    /// What the end of an attempt leads to, beyond its own delivery.
+    fn follow_up(&self, subscriber: SubscriberNo, report: Report) {
+        self.persist.release(report.released);
+        let Some(turned) = report.turned else { return };
+        let roster = self.rosters.current();
+        let id = roster.endpoint(subscriber).map_or("", |endpoint| endpoint.rule.id.as_str());
+        match turned {
+            Turned::Opened { failures } => {
+                self.metrics.breaker_opened();
+                tracing::warn!(subscriber = id, failures, "the receiver only fails: its breaker opens");
+            }
+            Turned::Closed { opened_at } => {
+                tracing::info!(subscriber = id, %opened_at, "the receiver is back: its breaker closes");
+            }
+        }
     }
 
     fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
@@ -143,7 +172,7 @@ impl Deliver {
 /// A job in a worker's hands. If the attempt unwinds, its place and its claim do not stay taken.
 struct Place<'a> {
     deliver: &'a Deliver,
-    job: &'a Job,
+    turn: &'a Turn,
     is_done: bool,
 }
 
@@ -152,7 +181,7 @@ impl Drop for Place<'_> {
         if self.is_done || !std::thread::panicking() {
             return;
         }
-        let now = self.deliver.clock.now();
+        let (now, job) = (self.deliver.clock.now(), &self.turn.job);
         let attempt = Attempt {
             at: now,
             status: None,
@@ -161,13 +190,15 @@ impl Drop for Place<'_> {
             phases: Phases::default(),
             response: None,
         };
-        let endpoint = self.deliver.rosters.current().endpoint(self.job.subscriber).cloned();
+        let endpoint = self.deliver.rosters.current().endpoint(job.subscriber).cloned();
         let retries =
             endpoint.map(|endpoint| endpoint.definition().retry.schedule.clone()).unwrap_or_default();
         let verdict = Verdict::RetryLater { not_before: None };
-        let next = retry::next(&verdict, &retries, self.job.tries, now, self.deliver.entropy.u64());
-        self.deliver.persist.finished(finished(self.job, attempt, next));
-        self.deliver.desk.finish(self.job.subscriber);
+        let chance = self.deliver.entropy.u64();
+        let next = retry::next(&verdict, &retries, job.tries, now, chance);
+        self.deliver.persist.finished(finished(job, attempt, next));
+        let report = self.deliver.desk.finish(ended(self.turn, Outcome::Failed { chance }));
+        self.deliver.follow_up(job.subscriber, report);
         self.deliver.is_idle.notify_one();
     }
 }
@@ -180,6 +211,10 @@ fn to_schedule(verdict: Verdict, now: Timestamp, wall: Timestamp) -> Verdict {
         }
         other => other,
     }
+}
+
+fn ended(turn: &Turn, outcome: Outcome) -> Ended {
+    Ended { subscriber: turn.job.subscriber, was_probe: turn.probe.is_some(), outcome }
 }
 
 fn claim(job: &Job) -> Claim {

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::delivery::Job;
-use tidegate_core::id::{SubscriberNo, Version};
-use tidegate_core::schedule::{Bounds, Schedule};
+use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
+use tidegate_core::schedule::breaker::{BreakerView, Turned};
+use tidegate_core::schedule::{Aftermath, Bounds, Ended, Schedule, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::Notify;
@@ -31,6 +32,15 @@ struct Followed {
     version: Version,
     /// Nobody does any more.
     is_closed: bool,
+}
+
+/// What the end of an attempt led to.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Claims to give back.
+    pub released: Vec<Claim>,
+    /// What its subscriber's breaker did.
+    pub turned: Option<Turned>,
 }
 
 impl Desk {
@@ -76,30 +86,71 @@ impl Desk {
     }
 
     /// The next delivery to send.
-    pub fn pick(&self) -> Option<Job> {
+    pub fn pick(&self) -> Option<Turn> {
         let mut schedule = self.lock();
-        let job = schedule.pick(self.clock.now());
+        let turn = schedule.pick(self.clock.now());
         self.ring_if_hungry(schedule);
-        job
+        turn
     }
 
     /// An attempt has ended; the next delivery to send, if there is one.
-    pub fn finish_and_pick(&self, subscriber: SubscriberNo) -> Option<Job> {
+    pub fn finish_and_pick(&self, ended: Ended) -> (Option<Turn>, Report) {
+        let now = self.clock.now();
         let mut schedule = self.lock();
-        schedule.finish(subscriber);
+        let aftermath = schedule.finish(ended, now);
         let throttled = schedule.throttled_until();
-        let job = schedule.pick(self.clock.now());
-        // The loop sleeps until the time it knew; a rate met here may let somebody go on earlier than that.
-        if schedule.throttled_until() != throttled {
+        let turn = schedule.pick(now);
+        // The loop sleeps until the time it knew; a rate met here may let somebody go on earlier than that. And a
+        // receiver that is back may take more at once than this worker.
+        if schedule.throttled_until() != throttled || schedule.has_turns() {
             self.work.notify_one();
         }
         self.ring_if_hungry(schedule);
-        job
+        (turn, report(&aftermath))
     }
 
     /// An attempt has ended.
-    pub fn finish(&self, subscriber: SubscriberNo) {
-        self.lock().finish(subscriber);
+    pub fn finish(&self, ended: Ended) -> Report {
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        let aftermath = schedule.finish(ended, now);
+        self.ring_if_hungry(schedule);
+        report(&aftermath)
+    }
+
+    /// Somebody wants this delivery, which is due in the store, sent now.
+    pub fn ask(&self, subscriber: SubscriberNo, delivery: DeliveryNo) {
+        let now = self.clock.now();
+        {
+            let mut schedule = self.lock();
+            schedule.ask(subscriber, delivery);
+            // If it can not be brought in alone, it comes with the others.
+            schedule.expect(subscriber, now);
+        }
+        self.appetite.notify_one();
+    }
+
+    /// The deliveries that were asked for since.
+    pub fn take_asked(&self) -> Vec<(SubscriberNo, DeliveryNo)> {
+        self.lock().take_asked()
+    }
+
+    /// How a subscriber's breaker stands; `None` when it does not take part.
+    pub fn breaker(&self, subscriber: SubscriberNo) -> Option<BreakerView> {
+        self.lock().breaker(subscriber)
+    }
+
+    /// How many breakers are not closed.
+    pub fn breakers_open(&self) -> usize {
+        self.lock().breakers_open()
+    }
+
+    /// Sends to a subscriber as if it had never failed.
+    pub fn close_breaker(&self, subscriber: SubscriberNo) {
+        let mut schedule = self.lock();
+        schedule.close_breaker(subscriber);
+        self.ring_if_hungry(schedule);
+        self.work.notify_one();
     }
 
     fn ring_if_hungry(&self, mut schedule: MutexGuard<'_, Schedule>) {
@@ -139,6 +190,7 @@ impl Desk {
 
     /// Takes what a commit handed over. Gives back what nobody here wants any more.
     pub fn take(&self, committed: &mut Committed) -> Vec<Claim> {
+        let now = self.clock.now();
         let mut schedule = self.lock();
         for subscriber in &committed.spilled {
             schedule.spill(*subscriber);
@@ -152,7 +204,7 @@ impl Desk {
         let jobs = std::mem::take(&mut committed.jobs);
         let any = !jobs.is_empty();
         let unwanted =
-            jobs.into_iter().filter_map(|job| schedule.push(job).err()).map(|job| claim(&job)).collect();
+            jobs.into_iter().filter_map(|job| schedule.push(job, now).err()).map(|job| claim(&job)).collect();
         drop(schedule);
         if any {
             self.work.notify_one();
@@ -190,6 +242,10 @@ impl Desk {
     fn lock(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn report(aftermath: &Aftermath) -> Report {
+    Report { released: aftermath.given_back.iter().map(claim).collect(), turned: aftermath.turned }
 }
 
 fn claim(job: &Job) -> Claim {

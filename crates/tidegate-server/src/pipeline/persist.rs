@@ -204,9 +204,11 @@ impl Persist {
         let now = self.clock.now();
         let mut pending = self.lock();
         let refills = if pending.is_stopping { Vec::new() } else { self.desk.wishes(now) };
-        if pending.is_due(now) || !refills.is_empty() || !self.is_healthy() {
+        let asked = if pending.is_stopping { Vec::new() } else { self.desk.take_asked() };
+        if pending.is_due(now) || !refills.is_empty() || !asked.is_empty() || !self.is_healthy() {
             let mut batch = pending.take();
             batch.group.refills = refills;
+            batch.group.asked = asked;
             return Look::Work(Box::new(batch));
         }
         if pending.is_stopping {
@@ -329,5 +331,6 @@ fn concerned(group: &Group) -> BTreeSet<SubscriberNo> {
     let next =
         group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
     let refilled = group.refills.iter().map(|refill| refill.subscriber);
-    routed.chain(next).chain(refilled).collect()
+    let asked = group.asked.iter().map(|(subscriber, _)| *subscriber);
+    routed.chain(next).chain(refilled).chain(asked).collect()
 }

@@ -206,7 +206,7 @@ impl Site {
         let Some(delivery) = choices.get(pick(choices.len())) else { return };
         let now = self.parts.clock.now();
         if let Ok(RetryOutcome::Due { subscriber }) = self.parts.store.retry(project, *delivery, now).await {
-            self.pipeline.desk.expect(subscriber, now);
+            self.pipeline.desk.ask(subscriber, *delivery);
         }
     }
 }

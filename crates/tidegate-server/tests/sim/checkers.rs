@@ -31,7 +31,7 @@ struct Books {
 pub(crate) async fn check(site: &Site, plan: &Plan) {
     let books = read(site).await;
     let mut found = Vec::new();
-    {
+    let met = {
         let history = site.history.lock();
         events_are_kept(&history, &books, &mut found);
         everyone_got_theirs(&history, &books, plan, &mut found);
@@ -42,10 +42,12 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         lanes_keep_order(&history, &mut found);
         rates_hold(&history, &mut found);
         the_healthy_are_not_delayed(&history, &mut found);
-    }
+        super::breakers::check(&history, &mut found)
+    };
     traces_are_true(site, &books, &mut found).await;
     let mut history = site.history.lock();
     found.into_iter().for_each(|text| history.violation(text));
+    met.into_iter().for_each(|path| history.reach(path));
     note_rare_paths(&mut history);
 }
 

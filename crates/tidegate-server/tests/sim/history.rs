@@ -45,6 +45,8 @@ pub(crate) struct History {
     pub(crate) sends: Vec<Sent>,
     /// Attempts of the present life that are under way, as places in `sends`.
     pub(crate) under_way: Vec<usize>,
+    /// Beginnings (`true`) and ends of attempts as they happened, as places in `sends`.
+    pub(crate) beats: Vec<(usize, bool)>,
     /// How often each delivery was attempted.
     pub(crate) attempts: BTreeMap<DeliveryNo, u32>,
     pub(crate) subs: BTreeMap<SubscriberNo, Truth>,
@@ -272,6 +274,7 @@ impl History {
         wrong.into_iter().for_each(|text| self.violation(text));
         *self.attempts.entry(sent.delivery).or_default() += 1;
         self.under_way.push(self.sends.len());
+        self.beats.push((self.sends.len(), true));
         self.sends.push(sent);
         self.sends.len() - 1
     }

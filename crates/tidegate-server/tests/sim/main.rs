@@ -7,6 +7,7 @@
 //! rare paths it exists for fails too.
 
 mod acts;
+mod breakers;
 mod checkers;
 mod dice;
 mod history;
@@ -36,8 +37,10 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 24] = [
+const RARE_PATHS: [&str; 27] = [
     "a backfill done",
+    "a breaker closed by a probe",
+    "a breaker opened",
     "a client that hung up",
     "a clock jump back",
     "a clock jump forward",
@@ -50,6 +53,7 @@ const RARE_PATHS: [&str; 24] = [
     "a graceful stop with attempts under way",
     "a held delivery released",
     "a lane",
+    "a probe that failed",
     "a queue spilled",
     "a receiver gone",
     "a receiver's wish honoured",

@@ -152,6 +152,7 @@ impl Planner {
                 rate: None,
                 timeout_ms: 1_000,
                 retries_ms: vec![1_000, 1_000, 1_000],
+                breaker: Some((10, 60_000)),
                 edition: 0,
             };
             self.create(0, project, canary, None, true);
@@ -161,6 +162,9 @@ impl Planner {
         }
         if self.dice.percent(20) {
             self.hog();
+        }
+        if self.dice.percent(40) {
+            self.down();
         }
         for index in 0..self.dice.below(4) + 2 {
             let spec = self.any_spec(format!("s{index}"));
@@ -186,6 +190,7 @@ impl Planner {
             rate: None,
             timeout_ms: 1_000,
             retries_ms: vec![3_000; 12],
+            breaker: None,
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
@@ -204,11 +209,24 @@ impl Planner {
             rate: None,
             timeout_ms: 5_000,
             retries_ms: vec![1_000; 4],
+            breaker: None,
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =
             Bounds { queue_jobs: 6, refill_below: 3, refill_jobs: 4, queue_bytes: 700, ..Bounds::default() };
+        let project = self.dice.pick(&self.plan.projects);
+        self.create(0, project, spec, None, true);
+    }
+
+    /// Its receiver is away for longer than its whole schedule lasts; no delivery may be the worse for it.
+    fn down(&mut self) {
+        let mut spec = self.any_spec("down".to_owned());
+        spec.retries_ms = vec![200, 400];
+        spec.breaker = Some((self.dice.pick(&[2, 4]), self.dice.pick(&[1_000, 3_000])));
+        let away = self.dice.pick(&[Mood::Failing, Mood::Unreachable, Mood::Busy, Mood::Hanging]);
+        let moods = vec![(self.dice.between(1_000, 8_000), Mood::Healthy(20)), (END_T - 5_000, away)];
+        self.plan.moods.insert(spec.id.clone(), moods);
         let project = self.dice.pick(&self.plan.projects);
         self.create(0, project, spec, None, true);
     }
@@ -236,6 +254,13 @@ impl Planner {
             rate: dice.pick(&[None, None, Some((2, "s")), Some((5, "s")), Some((90, "m"))]),
             timeout_ms: dice.pick(&[300, 1_000, 4_000]),
             retries_ms: (0..dice.below(6)).map(|_| dice.between(100, 5_000).unsigned_abs()).collect(),
+            breaker: dice.pick(&[
+                None,
+                Some((10, 60_000)),
+                Some((1, 1_000)),
+                Some((2, 1_000)),
+                Some((3, 4_000)),
+            ]),
             edition: 0,
         }
     }

@@ -202,6 +202,7 @@ impl Receivers {
         let mut history = self.history.lock();
         history.sends[index].told = Some((t, heard));
         history.under_way.retain(|other| *other != index);
+        history.beats.push((index, false));
         let delivery = history.sends[index].delivery;
         history.line(t, format_args!("{delivery} is answered {heard:?}"));
         match heard {

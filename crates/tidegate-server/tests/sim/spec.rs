@@ -29,6 +29,8 @@ pub(crate) struct Spec {
     pub(crate) rate: Option<(u32, &'static str)>,
     pub(crate) timeout_ms: u64,
     pub(crate) retries_ms: Vec<u64>,
+    /// Failures that open its breaker, and the bound of its probes; `None` is off.
+    pub(crate) breaker: Option<(u32, u64)>,
     /// Tells one edition of a definition from the next.
     pub(crate) edition: u32,
 }
@@ -49,6 +51,10 @@ impl Spec {
         if let Some((count, unit)) = self.rate {
             value["limits"]["rate"] = json!(format!("{count}/{unit}"));
         }
+        value["breaker"] = match self.breaker {
+            None => json!("off"),
+            Some((failures, probe_ms)) => json!({"failures": failures, "probe": format!("{probe_ms}ms")}),
+        };
         value["order"] = match self.lanes {
             Lanes::None => json!({"by": "none"}),
             Lanes::One => json!({"by": "subscriber"}),

@@ -76,6 +76,7 @@ fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
     let first = Group {
         results: group.results.clone(),
         released: group.released.clone(),
+        asked: group.asked.clone(),
         backfills: group.backfills.clone(),
         ..bare()
     };
@@ -189,6 +190,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     }
     for claim in &group.released {
         deliveries::release(context, claim)?;
+    }
+    for (_, delivery) in &group.asked {
+        deliveries::ask(context, *delivery)?;
     }
     for step in &group.backfills {
         deliveries::backfill(context, step)?;

@@ -169,6 +169,20 @@ pub(super) fn claim(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Resu
     take(context, job)
 }
 
+/// Claims one that somebody asked for, if it is due and memory has bytes for it; else it stays as it is.
+pub(super) fn ask(context: &mut Context<'_>, id: DeliveryNo) -> rusqlite::Result<()> {
+    let now = context.group.now.as_ms();
+    let job = context
+        .conn
+        .prepare_cached(&format!("{JOB} WHERE d.id = ?1 AND d.status = 0 AND d.due_at <= ?2"))?
+        .query_row([id, now], job)
+        .optional()?;
+    match job {
+        Some(job) if context.room.take_bytes(job.subscriber, job.body.len()) => take(context, job),
+        _ => Ok(()),
+    }
+}
+
 fn take(context: &mut Context<'_>, job: Job) -> rusqlite::Result<()> {
     context
         .conn

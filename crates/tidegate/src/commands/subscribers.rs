@@ -25,16 +25,17 @@ Examples:
   tidegate subscribers list
   tidegate subscribers pause sub_01J8ZQ4WAV       deliveries are held, in order, until `resume`";
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     ("ID", "id"),
     ("ACTIVE", "active"),
     ("WHY NOT", "inactive_reason"),
+    ("BREAKER", "breaker.state"),
     ("NAME", "name"),
     ("TYPES", "match.types"),
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 14] = [
+const LINES: [Column; 17] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -48,6 +49,9 @@ const LINES: [Column; 14] = [
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
     ("grace until", "grace_until"),
+    ("breaker", "breaker.state"),
+    ("since", "breaker.since"),
+    ("next probe", "breaker.next_probe_at"),
     ("created", "created_at"),
 ];
 

@@ -1,0 +1,75 @@
+//! One subscriber's part in the schedule: its queue, its places, its rate and its breaker.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::breaker::Breaker;
+use super::{Bounds, Bucket, Terms, Turn};
+use crate::delivery::Job;
+use crate::id::DeliveryNo;
+use crate::time::Timestamp;
+
+/// One subscriber's part.
+#[derive(Debug)]
+pub(super) struct Lineup {
+    pub(super) terms: Terms,
+    /// Takes part. A dismissed one is remembered while attempts are under way, so that they keep their places.
+    pub(super) open: bool,
+    pub(super) bucket: Option<Bucket>,
+    pub(super) breaker: Breaker,
+    pub(super) queue: VecDeque<Job>,
+    /// Those that people want sent now: they go first, and pass the breaker.
+    pub(super) urgent: VecDeque<Job>,
+    pub(super) asked: BTreeSet<DeliveryNo>,
+    /// Of the bodies in both queues.
+    pub(super) bytes: usize,
+    pub(super) in_flight: u32,
+    /// In `turns` or in `throttled`.
+    pub(super) lined_up: bool,
+    /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
+    pub(super) spilled: bool,
+    pub(super) later: Option<Timestamp>,
+}
+
+impl Lineup {
+    pub(super) fn new(terms: Terms, now: Timestamp) -> Self {
+        Self {
+            terms,
+            open: true,
+            bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
+            breaker: Breaker::new(terms.breaker),
+            queue: VecDeque::new(),
+            urgent: VecDeque::new(),
+            asked: BTreeSet::new(),
+            bytes: 0,
+            in_flight: 0,
+            lined_up: false,
+            spilled: false,
+            later: None,
+        }
+    }
+
+    /// It has something to send, and a place for it.
+    pub(super) fn may_send(&self) -> bool {
+        let allowed = if self.urgent.is_empty() { self.breaker.allowed() } else { u32::MAX };
+        let has_work = !(self.urgent.is_empty() && self.queue.is_empty());
+        has_work && self.in_flight < self.terms.concurrency.min(allowed)
+    }
+
+    pub(super) fn take_turn(&mut self) -> Turn {
+        if let Some(job) = self.urgent.pop_front() {
+            return Turn { job, probe: None };
+        }
+        let job = self.queue.pop_front().expect("only those with work have a turn");
+        Turn { job, probe: self.breaker.probe() }
+    }
+
+    /// How many deliveries it would take from the store: one when it is time for a probe and nothing else is under
+    /// way.
+    pub(super) fn wish(&self, bounds: &Bounds, now: Timestamp) -> usize {
+        match self.breaker.probe_at() {
+            Some(at) => usize::from(at <= now && self.in_flight == 0 && self.queue.is_empty()),
+            None if self.breaker.is_closed() && self.queue.len() < bounds.refill_below => usize::MAX,
+            None => 0,
+        }
+    }
+}
