@@ -20,6 +20,8 @@ const FIRST_MS: i64 = 10_000;
 #[derive(Default)]
 struct Count {
     life: usize,
+    /// When something last happened.
+    t: i64,
     failures: u32,
     /// When it must have opened.
     opened: Option<i64>,
@@ -42,9 +44,10 @@ pub(crate) fn check(history: &History, found: &mut Vec<String>) -> BTreeSet<&'st
         if count.life != sent.life {
             *count = Count { life: sent.life, ..Count::default() };
         }
-        if is_unsettled(history, truth, t) {
+        if is_unsettled(history, truth, count.t.min(t - CHANGE_MS), t) {
             (count.failures, count.opened, count.probed) = (0, None, None);
         }
+        count.t = t;
         if *is_begin {
             begin(count, *index, sent, truth, by_hand.contains(&sent.delivery), found);
         } else {
@@ -54,9 +57,8 @@ pub(crate) fn check(history: &History, found: &mut Vec<String>) -> BTreeSet<&'st
     met
 }
 
-fn is_unsettled(history: &History, truth: &Truth, t: i64) -> bool {
-    truth.touched.iter().any(|touched| (t - CHANGE_MS..=t).contains(touched))
-        || history.is_store_away(t - CHANGE_MS, t)
+fn is_unsettled(history: &History, truth: &Truth, from: i64, t: i64) -> bool {
+    truth.touched.iter().any(|touched| (from..=t).contains(touched)) || history.is_store_away(from, t)
 }
 
 fn begin(

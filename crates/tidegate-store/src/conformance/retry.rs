@@ -7,7 +7,7 @@ use tidegate_core::retry::Next;
 
 use super::bench::{Bench, PROJECT, bodies, draft};
 use super::{Case, named};
-use crate::{Change, RetryOutcome};
+use crate::{Change, Committed, Group, RetryOutcome};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["retry":
@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
         what_is_held_stays_held_but_due,
         what_was_deleted_is_refused,
         what_is_unknown_or_foreign_is_not_found,
+        what_is_asked_for_comes_before_what_is_due,
+        what_is_not_due_is_asked_for_in_vain,
         in_a_lane_the_older_goes_first,
         in_a_lane_nothing_passes_one_in_flight,
         in_a_lane_two_queue_behind_one_in_flight,
@@ -61,6 +63,29 @@ async fn a_waiting_one_is_due_now(mut bench: Bench) {
     assert_eq!(bench.row(subscriber, "1").await.due_at, bench.now);
     let job = bench.claim_one(subscriber).await;
     assert_eq!((job.attempts, job.tries), (1, 0), "the attempts are counted on, the schedule begins anew");
+}
+
+async fn ask(bench: &Bench, subscriber: SubscriberNo, event: &str) -> Committed {
+    let delivery = bench.row(subscriber, event).await.no;
+    bench.commit(Group { asked: vec![(subscriber, delivery)], ..Group::default() }).await
+}
+
+async fn what_is_asked_for_comes_before_what_is_due(bench: Bench) {
+    let subscriber = sent(&bench, &["1", "2", "3"], None).await;
+    let asked = ask(&bench, subscriber, "2").await;
+    assert_eq!(bodies(&asked.jobs), ["2"]);
+    assert_eq!(bench.status(subscriber, "2").await, Status::Sending);
+    assert!(ask(&bench, subscriber, "2").await.jobs.is_empty(), "it is in somebody's hands");
+    bench.deliver(&asked.jobs[0]).await;
+    assert_eq!(bodies(&bench.claim_all(subscriber).await), ["1", "3"]);
+}
+
+async fn what_is_not_due_is_asked_for_in_vain(bench: Bench) {
+    let subscriber = sent(&bench, &["1", "2"], Some(7)).await;
+    assert!(ask(&bench, subscriber, "2").await.jobs.is_empty(), "it waits in its lane");
+    let head = ask(&bench, subscriber, "1").await.jobs.remove(0);
+    bench.finish(&head, Next::RetryAt(bench.later(1_000))).await;
+    assert!(ask(&bench, subscriber, "1").await.jobs.is_empty(), "it is due later");
 }
 
 async fn an_exhausted_one_begins_anew(mut bench: Bench) {

@@ -147,8 +147,17 @@ impl Stage {
         let expected: Vec<UnitStatus> = step.sent.iter().map(|sent| self.accept(sent)).collect();
         let backfills = backfill.into_iter().collect();
         let version = self.store().configuration(i64::MAX).await.expect("the store works").version;
-        let group =
-            Group { now: self.now, version, results, released, backfills, submissions, refills, room };
+        let group = Group {
+            now: self.now,
+            version,
+            results,
+            released,
+            asked: Vec::new(),
+            backfills,
+            submissions,
+            refills,
+            room,
+        };
         let committed = self.store().commit(Arc::new(group)).await.expect("the store works");
         let told: Vec<UnitStatus> = committed
             .submissions

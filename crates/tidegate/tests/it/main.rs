@@ -10,6 +10,7 @@ mod client;
 mod receiver;
 mod server;
 
+mod breaker;
 mod crowd;
 mod deliver;
 mod egress;
