@@ -54,7 +54,7 @@ fn defaults_are_filled_in() {
             r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
             r#""signing":{"algorithm":"hmac","github":false},"#,
             r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
-            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"60s"}}"#
+            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"1m"}}"#
         )
     );
     assert_eq!(serde_json::from_str::<Definition>(&printed).unwrap(), creation.definition);
