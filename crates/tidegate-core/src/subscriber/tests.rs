@@ -88,6 +88,22 @@ fn everything_can_be_said() {
 }
 
 #[test]
+fn what_is_wrong_about_failing_is_named() {
+    for (section, value, expected) in [
+        ("breaker", json!("on"), "field_value breaker"),
+        ("breaker", json!(7), "field_type breaker"),
+        ("breaker", json!({"opens": 7}), "field_unknown breaker.opens"),
+        ("breaker", json!({"failures": 0}), "field_range breaker.failures"),
+        ("breaker", json!({"failures": 10_001}), "field_range breaker.failures"),
+        ("breaker", json!({"probe": "0s"}), "field_range breaker.probe"),
+        ("breaker", json!({"probe": "61m"}), "field_range breaker.probe"),
+        ("breaker", json!({"probe": "soon"}), "duration_invalid breaker.probe"),
+    ] {
+        assert_eq!(problem(&with(section, &value)), expected, "{section} {value}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (section, value, expected) in [
         ("foo", json!(1), "field_unknown foo"),
@@ -119,14 +135,6 @@ fn what_is_wrong_is_named() {
             json!({"url": URL, "headers": {"a": "x".repeat(9000)}}),
             "field_too_many destination.headers",
         ),
-        ("breaker", json!("on"), "field_value breaker"),
-        ("breaker", json!(7), "field_type breaker"),
-        ("breaker", json!({"opens": 7}), "field_unknown breaker.opens"),
-        ("breaker", json!({"failures": 0}), "field_range breaker.failures"),
-        ("breaker", json!({"failures": 10_001}), "field_range breaker.failures"),
-        ("breaker", json!({"probe": "0s"}), "field_range breaker.probe"),
-        ("breaker", json!({"probe": "61m"}), "field_range breaker.probe"),
-        ("breaker", json!({"probe": "soon"}), "duration_invalid breaker.probe"),
         ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
         ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
         ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),
