@@ -14,6 +14,8 @@ pub mod event;
 
 pub mod ingest;
 
+pub mod operator;
+
 pub mod subscriber;
 
 pub mod route;

@@ -86,6 +86,15 @@ pub const PROBE_MIN_MS: u64 = 1_000;
 pub const PROBE_MAX_MS: u64 = 3_600_000;
 /// The first probe of an open breaker comes half to all of this later; the next ones after twice as long each time.
 pub const PROBE_FIRST_MS: u64 = 10_000;
+/// Nothing but failures for this long make a subscriber inactive unless it says otherwise: five days, a long weekend
+/// with a day to notice.
+pub const DISABLE_AFTER_DEFAULT_MS: u64 = 5 * 24 * 3_600_000;
+/// The same at least: a receiver's restart takes longer.
+pub const DISABLE_AFTER_MIN_MS: u64 = 1_000;
+/// The same at most; `never` is said in words.
+pub const DISABLE_AFTER_MAX_MS: u64 = 90 * 24 * 3_600_000;
+/// How often a subscriber's exhausted deliveries are told to operators; the list has all of them.
+pub const EXHAUSTED_TOLD_EVERY_MS: u64 = 60_000;
 /// A receiver's `Retry-After` is honoured up to one hour.
 pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
 /// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.

@@ -44,6 +44,7 @@ pub struct Metrics {
     in_flight: Gauge,
     breakers_open: Gauge,
     breaker_openings: Counter,
+    disabled: Family<Reason, Counter>,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
     exhausted: Gauge<u64, AtomicU64>,
@@ -71,6 +72,7 @@ impl Default for Metrics {
             in_flight: Gauge::default(),
             breakers_open: Gauge::default(),
             breaker_openings: Counter::default(),
+            disabled: Family::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
             exhausted: Gauge::default(),
@@ -112,6 +114,11 @@ impl Metrics {
             "breakers_open",
             "Subscribers whose breaker is not closed",
             self.breakers_open.clone(),
+        );
+        registry.register(
+            "subscribers_disabled",
+            "Subscribers made inactive because of their receivers, by why",
+            self.disabled.clone(),
         );
         registry.register("breaker_openings", "Times that a breaker opened", self.breaker_openings.clone());
         registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
@@ -156,6 +163,11 @@ impl Metrics {
     /// A breaker opened.
     pub fn breaker_opened(&self) {
         self.breaker_openings.inc();
+    }
+
+    /// A subscriber was made inactive because of its receiver.
+    pub fn disabled(&self, reason: &'static str) {
+        self.disabled.get_or_create(&Reason { reason }).inc();
     }
 
     /// A group was committed.

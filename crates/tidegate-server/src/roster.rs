@@ -57,6 +57,8 @@ pub struct Endpoint {
     pub active: bool,
     /// Why not.
     pub inactive_reason: Option<String>,
+    /// It had done nothing but fail since, when this snapshot was made.
+    pub failing_since: Option<Timestamp>,
     /// A backfill was under way when this snapshot was made.
     pub backfilling: bool,
     /// Where to, with its connections.
@@ -264,6 +266,7 @@ fn compile(row: SubscriberRow, secrets: Result<Vec<Vec<u8>>, SealProblem>) -> Re
         created_at: row.created_at,
         active: row.active,
         inactive_reason: row.inactive_reason,
+        failing_since: row.failing_since,
         backfilling: row.backfilling,
         target: Target::new(url),
         letterhead,
@@ -274,6 +277,7 @@ fn compile(row: SubscriberRow, secrets: Result<Vec<Vec<u8>>, SealProblem>) -> Re
             concurrency: limits.concurrency,
             rate: limits.rate,
             breaker: rule.definition.breaker.terms(),
+            disable_after: rule.definition.disable_after.terms(),
         },
         rule: Arc::new(rule),
     })

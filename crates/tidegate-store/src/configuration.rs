@@ -75,6 +75,8 @@ pub struct SubscriberRow {
     pub deleted: bool,
     /// A backfill is under way.
     pub backfilling: bool,
+    /// It has done nothing but fail since; absent when its last attempt succeeded. Becoming active begins anew.
+    pub failing_since: Option<Timestamp>,
 }
 
 /// A new subscriber.

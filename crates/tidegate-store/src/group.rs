@@ -22,6 +22,8 @@ pub struct Group {
     pub version: Version,
     /// Results of attempts.
     pub results: Vec<Finished>,
+    /// Subscribers that began to fail, and when, or have ceased to.
+    pub streaks: Vec<(SubscriberNo, Option<Timestamp>)>,
     /// Claims given back unsent.
     pub released: Vec<Claim>,
     /// Steps of backfills.

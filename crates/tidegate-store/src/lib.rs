@@ -67,7 +67,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Store: Send + Sync + 'static {
     /// Everything that many requests, workers and timers want written, in one transaction.
     ///
-    /// In this order: results of attempts, releases, what was asked for, backfill steps, new events with their deliveries, refills. A
+    /// In this order: results of attempts, streaks, releases, what was asked for, backfill steps, new events with their deliveries, refills. A
     /// submission that fails on its own account is reported alone; its neighbours commit.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed>;
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::draft::Text;
 use super::refusal::Refusal;
 use crate::limits;
+use crate::operator;
 use crate::time::Timestamp;
 
 /// `source` and `type` are matched against patterns, so they can hold neither `*` nor white space.
@@ -15,6 +16,16 @@ pub(super) fn name(field: &str, value: &str, max: usize) -> Result<(), Refusal> 
     {
         let detail = format!("`{field}` must contain neither `*` nor white space; patterns would misread it");
         return Err(Refusal::invalid("field_characters", field, detail));
+    }
+    Ok(())
+}
+
+/// One source speaks for the server itself.
+pub(super) fn source(source: &str) -> Result<(), Refusal> {
+    if source == operator::SOURCE {
+        let detail =
+            "the source `tidegate` is for events about Tidegate itself; use the name of your service";
+        return Err(Refusal::invalid("source_reserved", "source", detail));
     }
     Ok(())
 }

@@ -53,6 +53,7 @@ impl<'a> Assembler<'a> {
     pub(super) fn unit(&mut self, draft: &Draft<'_>) -> Result<Unit, Refusal> {
         let source = draft.source.as_deref().ok_or_else(|| Refusal::missing("source"))?;
         rules::name("source", source, limits::SOURCE_BYTES_MAX)?;
+        rules::source(source)?;
         let id = match draft.id.as_deref() {
             Some(id) => {
                 rules::text("id", id, limits::EVENT_ID_BYTES_MAX)?;

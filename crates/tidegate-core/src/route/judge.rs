@@ -5,6 +5,7 @@ use super::path::lane_of;
 use super::pattern::Pattern;
 use super::view::View;
 use crate::id::{Lane, ProjectNo, SubscriberNo};
+use crate::operator;
 use crate::subscriber::{Definition, Missing, OrderBy};
 
 /// A subscriber, ready to match.
@@ -19,6 +20,8 @@ pub struct Subscriber {
     /// What its owner says about it.
     pub definition: Definition,
     condition: Option<Condition>,
+    /// It asks by name for what operators must know.
+    names_notices: bool,
 }
 
 /// What a subscriber makes of an event.
@@ -50,7 +53,8 @@ impl Subscriber {
         definition: Definition,
     ) -> Result<Self, ConditionProblem> {
         let condition = definition.matching.condition.as_deref().map(Condition::compile).transpose()?;
-        Ok(Self { no, project, id, definition, condition })
+        let names_notices = operator::is_named_by(&definition.matching);
+        Ok(Self { no, project, id, definition, condition, names_notices })
     }
 
     /// The same subscriber with a condition that is compiled already.
@@ -61,7 +65,8 @@ impl Subscriber {
 
     /// Whether the event is for this subscriber and, if so, its lane. [`Self::judge`] without the words.
     pub fn matches(&self, view: &View<'_>) -> Option<Option<Lane>> {
-        let wanted = any(&self.definition.matching.types, &view.event.type_name)
+        let wanted = self.may_get(view)
+            && any(&self.definition.matching.types, &view.event.type_name)
             && any(&self.definition.matching.sources, &view.event.source)
             && self.condition.as_ref().is_none_or(|condition| condition.judge(view) == Ok(true));
         if wanted { self.lane(view) } else { None }
@@ -71,6 +76,11 @@ impl Subscriber {
     pub fn judge(&self, view: &View<'_>) -> Judgement {
         let unmatched = |reason: String| Judgement::Unmatched { reason };
         let matching = &self.definition.matching;
+        if !self.may_get(view) {
+            let reason =
+                "events of source tidegate go to others that name them in match.types or match.sources";
+            return unmatched(reason.to_owned());
+        }
         if !any(&matching.types, &view.event.type_name) {
             return unmatched(format!("type {} is not among match.types", view.event.type_name));
         }
@@ -88,6 +98,12 @@ impl Subscriber {
                 Judgement::Skipped { reason: format!("order.by {} is missing", self.definition.order.by) }
             }
         }
+    }
+
+    /// What operators must know goes to those who name it, and not to the one it is about.
+    fn may_get(&self, view: &View<'_>) -> bool {
+        view.event.source != operator::SOURCE
+            || (self.names_notices && view.event.subject.as_deref() != Some(self.id.as_str()))
     }
 
     /// The lane of a wanted event: `None` when it cannot be delivered for want of one.

@@ -30,7 +30,7 @@ fn at(seconds: i64) -> Timestamp {
 
 fn terms(failures: u32) -> Terms {
     let breaker = Some(BreakerTerms { failures, probe: Duration::from_secs(60) });
-    Terms { concurrency: 4, rate: None, breaker }
+    Terms { concurrency: 4, rate: None, breaker, disable_after: Some(Duration::from_secs(100)) }
 }
 
 fn finish(schedule: &mut Schedule, turn: &Turn, outcome: Outcome, now: i64) -> Aftermath {
@@ -162,4 +162,26 @@ fn new_terms_a_resume_and_an_owner_close_it() {
     let mut told = opened();
     told.close_breaker(1);
     assert_eq!((told.breaker(1).unwrap().failures, told.wishes(at(1))), (0, wants_all.to_vec()));
+}
+
+#[test]
+fn nothing_but_failures_for_too_long_is_given_up() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, Terms { breaker: None, ..terms(1) }, at(0));
+    let mut attempt = |outcome, now| {
+        schedule.push(job(now), at(now)).unwrap();
+        let turn = schedule.pick(at(now)).unwrap();
+        let aftermath = finish(&mut schedule, &turn, outcome, now);
+        (aftermath.streak, aftermath.given_up)
+    };
+    assert_eq!(attempt(FAILED, 1), (Some(Streak::Began(at(1))), None));
+    assert_eq!(attempt(FAILED, 100), (None, None));
+    assert_eq!(attempt(Outcome::Delivered, 101), (Some(Streak::Ended), None));
+    assert_eq!(attempt(Outcome::Delivered, 102), (None, None), "only changes are told");
+    assert_eq!(attempt(FAILED, 150), (Some(Streak::Began(at(150))), None));
+    assert_eq!(attempt(Outcome::Unsent, 300), (None, None));
+    assert_eq!(attempt(FAILED, 249), (None, None));
+    assert_eq!(attempt(FAILED, 250), (None, Some(at(150))));
+    schedule.recall(1, Some(at(2)));
+    assert_eq!(schedule.failing_since(1), Some(at(2)));
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::breaker::Breaker;
-use super::{Bounds, Bucket, Terms, Turn};
+use super::breaker::{Breaker, Outcome};
+use super::{Bounds, Bucket, Streak, Terms, Turn};
 use crate::delivery::Job;
 use crate::id::DeliveryNo;
 use crate::time::Timestamp;
@@ -16,6 +16,8 @@ pub(super) struct Lineup {
     pub(super) open: bool,
     pub(super) bucket: Option<Bucket>,
     pub(super) breaker: Breaker,
+    /// The first failure after the last success.
+    pub(super) failing_since: Option<Timestamp>,
     pub(super) queue: VecDeque<Job>,
     /// Those that people want sent now: they go first, and pass the breaker.
     pub(super) urgent: VecDeque<Job>,
@@ -37,6 +39,7 @@ impl Lineup {
             open: true,
             bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
             breaker: Breaker::new(terms.breaker),
+            failing_since: None,
             queue: VecDeque::new(),
             urgent: VecDeque::new(),
             asked: BTreeSet::new(),
@@ -53,6 +56,20 @@ impl Lineup {
         let allowed = if self.urgent.is_empty() { self.breaker.allowed() } else { u32::MAX };
         let has_work = !(self.urgent.is_empty() && self.queue.is_empty());
         has_work && self.in_flight < self.terms.concurrency.min(allowed)
+    }
+
+    /// What a result says about the receiver in the long run.
+    pub(super) fn judge(&mut self, outcome: Outcome, now: Timestamp) -> (Option<Streak>, Option<Timestamp>) {
+        match outcome {
+            Outcome::Unsent => (None, None),
+            Outcome::Delivered => (self.failing_since.take().map(|_| Streak::Ended), None),
+            Outcome::Failed { .. } => {
+                let streak = self.failing_since.is_none().then_some(Streak::Began(now));
+                let since = *self.failing_since.get_or_insert(now);
+                let is_over = self.terms.disable_after.is_some_and(|after| now.since(since) >= after);
+                (streak, is_over.then_some(since))
+            }
+        }
     }
 
     pub(super) fn take_turn(&mut self) -> Turn {

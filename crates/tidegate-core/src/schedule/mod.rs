@@ -13,6 +13,7 @@ mod lineup;
 mod rate;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use crate::delivery::Job;
 use crate::id::{DeliveryNo, SubscriberNo};
@@ -34,6 +35,8 @@ pub struct Terms {
     pub rate: Option<Rate>,
     /// When it is left alone for a while; absent means never.
     pub breaker: Option<BreakerTerms>,
+    /// Nothing but failures for this long end its part; absent means never.
+    pub disable_after: Option<Duration>,
 }
 
 /// A delivery whose turn it is.
@@ -63,6 +66,19 @@ pub struct Aftermath {
     pub given_back: Vec<Job>,
     /// What its breaker did.
     pub turned: Option<Turned>,
+    /// It began to fail, or has ceased to.
+    pub streak: Option<Streak>,
+    /// It has done nothing but fail since then, for longer than its owner allows.
+    pub given_up: Option<Timestamp>,
+}
+
+/// A change between failing and not failing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streak {
+    /// The first failure after a success.
+    Began(Timestamp),
+    /// The first success after a failure.
+    Ended,
 }
 
 /// How much memory may hold. Simulation makes them small, so that little traffic meets them.
@@ -233,6 +249,7 @@ impl Schedule {
             }
             return Aftermath::default();
         }
+        let (streak, given_up) = lineup.judge(ended.outcome, now);
         let turned = lineup.breaker.ended(ended.outcome, ended.was_probe, lineup.terms.concurrency, now);
         let given_back = match turned {
             Some(Turned::Opened { .. }) => self.leave_alone(subscriber),
@@ -246,7 +263,7 @@ impl Schedule {
             }
         };
         self.line_up(subscriber);
-        Aftermath { given_back, turned }
+        Aftermath { given_back, turned, streak, given_up }
     }
 
     /// Its breaker opened: memory is given back, and the store is not asked until the probe.
@@ -289,6 +306,18 @@ impl Schedule {
     /// The deliveries that were asked for since.
     pub fn take_asked(&mut self) -> Vec<(SubscriberNo, DeliveryNo)> {
         std::mem::take(&mut self.asked)
+    }
+
+    /// A subscriber has done nothing but fail since then, as was known before it took part here.
+    pub fn recall(&mut self, subscriber: SubscriberNo, failing_since: Option<Timestamp>) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber) {
+            lineup.failing_since = failing_since;
+        }
+    }
+
+    /// Since when a subscriber has done nothing but fail.
+    pub fn failing_since(&self, subscriber: SubscriberNo) -> Option<Timestamp> {
+        self.lineups.get(&subscriber).filter(|lineup| lineup.open).and_then(|lineup| lineup.failing_since)
     }
 
     /// How a subscriber's breaker stands; `None` when it does not take part.

@@ -22,7 +22,7 @@ fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
 }
 
 fn terms(concurrency: u32) -> Terms {
-    Terms { concurrency, rate: None, breaker: None }
+    Terms { concurrency, rate: None, breaker: None, disable_after: None }
 }
 
 const DELIVERED: Outcome = Outcome::Delivered;
@@ -71,7 +71,11 @@ fn a_hung_receiver_uses_up_its_own_places_only() {
 #[test]
 fn a_rate_postpones_without_holding_others() {
     let mut schedule = Schedule::default();
-    schedule.admit(1, Terms { concurrency: 9, rate: Rate::parse("2/s"), breaker: None }, at(0));
+    schedule.admit(
+        1,
+        Terms { concurrency: 9, rate: Rate::parse("2/s"), breaker: None, disable_after: None },
+        at(0),
+    );
     schedule.admit(2, terms(9), at(0));
     for n in 0..4 {
         schedule.push(job(1, n), at(0)).unwrap();

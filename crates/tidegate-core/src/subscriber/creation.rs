@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::breaker::Breaker;
 use super::definition::{Definition, Destination, Fold, Limits, Match, Order, Retry};
+use super::disable::DisableAfter;
 use super::invalid::{Invalid, read};
 use super::signing::Signing;
 use super::validate::check_secret;
@@ -54,6 +55,7 @@ impl Creation {
                 limits: form.limits,
                 retry: form.retry,
                 breaker: form.breaker,
+                disable_after: form.disable_after,
             },
             from: form.from,
             active: form.active.unwrap_or(true),
@@ -83,6 +85,8 @@ struct Form {
     retry: Retry,
     #[serde(default)]
     breaker: Breaker,
+    #[serde(default)]
+    disable_after: DisableAfter,
     #[serde(default)]
     from: Start,
     active: Option<bool>,

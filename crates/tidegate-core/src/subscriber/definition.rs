@@ -7,6 +7,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::breaker::Breaker;
+use super::disable::DisableAfter;
 use super::rate::Rate;
 use super::signing::Signing;
 use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
@@ -44,6 +45,9 @@ pub struct Definition {
     /// When to leave it alone for a while.
     #[serde(default)]
     pub breaker: Breaker,
+    /// When to stop sending to it.
+    #[serde(default)]
+    pub disable_after: DisableAfter,
 }
 
 /// Which events a subscriber wants: all that pass every part that is given. Nothing given is everything.

@@ -91,7 +91,7 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("unknown variant", "field_value"),
         ("fold mode", "fold_unsupported"),
     ];
-    const BY_PLACE: [(&str, &str); 7] = [
+    const BY_PLACE: [(&str, &str); 8] = [
         ("match.", "pattern_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
@@ -99,6 +99,7 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("retry.schedule", "duration_invalid"),
         ("grace", "duration_invalid"),
         ("breaker.probe", "duration_invalid"),
+        ("disable_after", "duration_invalid"),
     ];
     let words = BY_WORDS.iter().find(|(words, _)| problem.starts_with(words));
     let place = || BY_PLACE.iter().find(|(place, _)| path.starts_with(place));

@@ -9,6 +9,7 @@
 mod breaker;
 mod creation;
 mod definition;
+mod disable;
 mod invalid;
 mod patch;
 mod rate;
@@ -23,6 +24,7 @@ pub use self::creation::{Creation, Start};
 pub use self::definition::{
     Definition, Destination, DestinationKind, Fold, Limits, Match, Missing, Order, OrderBy, Retry,
 };
+pub use self::disable::DisableAfter;
 pub use self::invalid::{Invalid, read};
 pub use self::patch::{Patched, Section, patch};
 pub use self::rate::Rate;

@@ -27,11 +27,13 @@ pub enum Section {
     Retry,
     /// `breaker`.
     Breaker,
+    /// `disable_after`.
+    DisableAfter,
 }
 
 impl Section {
     /// Every section, in the order of the definition.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Name,
         Self::Match,
         Self::Fold,
@@ -41,6 +43,7 @@ impl Section {
         Self::Limits,
         Self::Retry,
         Self::Breaker,
+        Self::DisableAfter,
     ];
 
     /// Its name in the API.
@@ -55,6 +58,7 @@ impl Section {
             Self::Limits => "limits",
             Self::Retry => "retry",
             Self::Breaker => "breaker",
+            Self::DisableAfter => "disable_after",
         }
     }
 }

@@ -54,7 +54,7 @@ fn defaults_are_filled_in() {
             r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
             r#""signing":{"algorithm":"hmac","github":false},"#,
             r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
-            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"1m"}}"#
+            r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"1m"},"disable_after":"120h"}"#
         )
     );
     assert_eq!(serde_json::from_str::<Definition>(&printed).unwrap(), creation.definition);
@@ -72,6 +72,7 @@ fn everything_can_be_said() {
         "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
         "retry": {"schedule": []},
         "breaker": {"failures": 3, "probe": "5s"},
+        "disable_after": "never",
         "from": "2026-01-01T00:00:00Z", "active": false,
         "secret": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
     });
@@ -90,6 +91,10 @@ fn everything_can_be_said() {
 #[test]
 fn what_is_wrong_about_failing_is_named() {
     for (section, value, expected) in [
+        ("disable_after", json!("0s"), "field_range disable_after"),
+        ("disable_after", json!("91d"), "field_range disable_after"),
+        ("disable_after", json!("soon"), "duration_invalid disable_after"),
+        ("disable_after", json!(5), "field_type disable_after"),
         ("breaker", json!("on"), "field_value breaker"),
         ("breaker", json!(7), "field_type breaker"),
         ("breaker", json!({"opens": 7}), "field_unknown breaker.opens"),

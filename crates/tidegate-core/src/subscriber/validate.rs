@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::breaker::Breaker;
 use super::definition::{Definition, Destination, Limits, Match, Retry};
+use super::disable::DisableAfter;
 use super::invalid::Invalid;
 use super::patch::Section;
 use super::signing::{Algorithm, validate_signing};
@@ -66,6 +67,7 @@ pub(super) fn validate_section(
         Section::Limits => bounds(&definition.limits),
         Section::Retry => retry(&definition.retry),
         Section::Breaker => breaker(definition.breaker),
+        Section::DisableAfter => disable_after(definition.disable_after),
         // Whatever these can hold is fine.
         Section::Fold | Section::Order => Ok(()),
     }
@@ -170,4 +172,15 @@ fn breaker(breaker: Breaker) -> Result<(), Invalid> {
         return Err(Invalid::new("field_range", "breaker.probe", detail));
     }
     Ok(())
+}
+
+fn disable_after(after: DisableAfter) -> Result<(), Invalid> {
+    let DisableAfter::Span(span) = after else { return Ok(()) };
+    let range = u128::from(limits::DISABLE_AFTER_MIN_MS)..=u128::from(limits::DISABLE_AFTER_MAX_MS);
+    if range.contains(&span.0.as_millis()) {
+        return Ok(());
+    }
+    let (min, max) = (limits::DISABLE_AFTER_MIN_MS / 1000, limits::DISABLE_AFTER_MAX_MS / (24 * 3_600_000));
+    let detail = format!("`disable_after` is {min}s to {max}d, or `never`");
+    Err(Invalid::new("field_range", "disable_after", detail))
 }

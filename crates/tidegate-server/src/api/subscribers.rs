@@ -175,6 +175,9 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     {
         value.extend(definition);
     }
+    if let Some(since) = app.pipeline.desk.failing_since(endpoint.rule.no) {
+        value["failing_since"] = json!(since);
+    }
     show_breaker(&mut value["breaker"], app.pipeline.desk.breaker(endpoint.rule.no));
     value
 }

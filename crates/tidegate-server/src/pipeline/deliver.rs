@@ -6,16 +6,18 @@
 //! Promises: every picked job ends in a result or a release, even if its attempt panics; after [`Deliver::stop`]
 //! nothing is picked, and it returns when everything under way has come to its end.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::Method;
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{Mint, SubscriberNo};
+use tidegate_core::operator::Notice;
 use tidegate_core::retry::{self, Next};
 use tidegate_core::schedule::breaker::{Outcome, Turned};
-use tidegate_core::schedule::{Ended, Turn};
+use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Outbound, Transport, webhook};
 use tidegate_store::{Change, Claim, Finished, SubscriberUpdate};
@@ -23,6 +25,7 @@ use tokio::sync::Notify;
 
 use super::Parts;
 use super::desk::{Desk, Report};
+use super::notices::Notices;
 use super::persist::Persist;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -33,6 +36,9 @@ use crate::roster::{Endpoint, Rosters};
 pub struct Deliver {
     desk: Arc<Desk>,
     persist: Arc<Persist>,
+    notices: Arc<Notices>,
+    /// Subscribers that are being made inactive.
+    retiring: Arc<Mutex<BTreeSet<SubscriberNo>>>,
     rosters: Arc<Rosters>,
     transport: Arc<dyn Transport>,
     mint: Mint,
@@ -44,10 +50,18 @@ pub struct Deliver {
 }
 
 impl Deliver {
-    pub(super) fn new(parts: &Parts, desk: Arc<Desk>, persist: Arc<Persist>, mint: Mint) -> Arc<Self> {
+    pub(super) fn new(
+        parts: &Parts,
+        desk: Arc<Desk>,
+        persist: Arc<Persist>,
+        notices: Arc<Notices>,
+        mint: Mint,
+    ) -> Arc<Self> {
         Arc::new(Self {
             desk,
             persist,
+            notices,
+            retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),
             transport: Arc::clone(&parts.transport),
             mint,
@@ -118,7 +132,12 @@ impl Deliver {
             None => retry::next(&verdict, retries, job.tries, now, chance),
         };
         if verdict == Verdict::Gone {
-            self.deactivate(endpoint, now);
+            self.deactivate(endpoint, "gone", now);
+        }
+        if let Next::Exhausted(reason) = &next {
+            let delivery = self.mint.delivery(job.delivery);
+            let notice = Notice::Exhausted { delivery, reason: reason.clone(), since: now };
+            self.notices.tell(endpoint, &notice);
         }
         place.is_done = true;
         let is_delivered = verdict == Verdict::Delivered;
@@ -129,17 +148,32 @@ impl Deliver {
     /// What the end of an attempt leads to, beyond its own delivery.
     fn follow_up(&self, subscriber: SubscriberNo, report: Report) {
         self.persist.release(report.released);
-        let Some(turned) = report.turned else { return };
+        match report.streak {
+            Some(Streak::Began(since)) => self.persist.keep_streak(subscriber, Some(since)),
+            Some(Streak::Ended) => self.persist.keep_streak(subscriber, None),
+            None => {}
+        }
+        if report.turned.is_none() && report.given_up.is_none() {
+            return;
+        }
         let roster = self.rosters.current();
-        let id = roster.endpoint(subscriber).map_or("", |endpoint| endpoint.rule.id.as_str());
-        match turned {
-            Turned::Opened { failures } => {
+        let Some(endpoint) = roster.endpoint(subscriber) else { return };
+        let id = endpoint.rule.id.as_str();
+        match report.turned {
+            Some(Turned::Opened { failures }) => {
                 self.metrics.breaker_opened();
                 tracing::warn!(subscriber = id, failures, "the receiver only fails: its breaker opens");
+                let since = self.clock.now();
+                self.notices.tell(endpoint, &Notice::BreakerOpened { failures, since });
             }
-            Turned::Closed { opened_at } => {
-                tracing::info!(subscriber = id, %opened_at, "the receiver is back: its breaker closes");
+            Some(Turned::Closed { opened_at: since }) => {
+                tracing::info!(subscriber = id, %since, "the receiver is back: its breaker closes");
+                self.notices.tell(endpoint, &Notice::BreakerClosed { since });
             }
+            None => {}
+        }
+        if let Some(since) = report.given_up {
+            self.deactivate(endpoint, "failing", since);
         }
     }
 
@@ -155,16 +189,34 @@ impl Deliver {
         }
     }
 
-    /// The receiver is gone for good: stop sending to it. If this is lost, the next attempt finds it gone again.
-    fn deactivate(&self, endpoint: &Endpoint, now: Timestamp) {
+    /// The receiver is gone for good, or has failed for too long: stop sending to it. If this is lost, the next attempt
+    /// finds it so again.
+    fn deactivate(&self, endpoint: &Arc<Endpoint>, reason: &'static str, since: Timestamp) {
         let (project, no) = (endpoint.rule.project, endpoint.rule.no);
-        tracing::warn!(subscriber = endpoint.rule.id, "the receiver answered 410: its deliveries are held");
-        let update = SubscriberUpdate { active: Some(Err("gone".into())), ..SubscriberUpdate::default() };
-        let rosters = Arc::clone(&self.rosters);
+        let is_active = self.rosters.current().endpoint(no).is_some_and(|endpoint| endpoint.active);
+        let is_first = || self.retiring.lock().unwrap_or_else(PoisonError::into_inner).insert(no);
+        if !is_active || !is_first() {
+            return;
+        }
+        tracing::warn!(
+            subscriber = endpoint.rule.id,
+            reason,
+            "the subscriber is made inactive: its deliveries are held"
+        );
+        let update = SubscriberUpdate { active: Some(Err(reason.into())), ..SubscriberUpdate::default() };
+        let change = Change::UpdateSubscriber { project, no, update };
+        let (rosters, notices, metrics) =
+            (Arc::clone(&self.rosters), Arc::clone(&self.notices), Arc::clone(&self.metrics));
+        let (retiring, endpoint, now) = (Arc::clone(&self.retiring), Arc::clone(endpoint), self.clock.now());
         tokio::spawn(async move {
-            if let Err(error) = rosters.change(Change::UpdateSubscriber { project, no, update }, now).await {
-                tracing::error!(%error, "a gone subscriber could not be made inactive");
+            match rosters.change(change, now).await {
+                Ok(_) => {
+                    metrics.disabled(reason);
+                    notices.tell(&endpoint, &Notice::Disabled { reason, since });
+                }
+                Err(error) => tracing::error!(%error, "a subscriber could not be made inactive"),
             }
+            retiring.lock().unwrap_or_else(PoisonError::into_inner).remove(&no);
         });
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
 use tidegate_core::schedule::breaker::{BreakerView, Turned};
-use tidegate_core::schedule::{Aftermath, Bounds, Ended, Schedule, Turn};
+use tidegate_core::schedule::{Aftermath, Bounds, Ended, Schedule, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::Notify;
@@ -41,6 +41,10 @@ pub struct Report {
     pub released: Vec<Claim>,
     /// What its subscriber's breaker did.
     pub turned: Option<Turned>,
+    /// Its subscriber began to fail, or has ceased to.
+    pub streak: Option<Streak>,
+    /// Its subscriber has failed for too long, since then.
+    pub given_up: Option<Timestamp>,
 }
 
 impl Desk {
@@ -69,6 +73,7 @@ impl Desk {
             let subscriber = endpoint.rule.no;
             schedule.admit(subscriber, endpoint.terms, now);
             if !followed.active.contains(&subscriber) {
+                schedule.recall(subscriber, endpoint.failing_since);
                 // Whatever it has in the store, its first refill will find.
                 schedule.expect(subscriber, now);
             }
@@ -138,6 +143,11 @@ impl Desk {
     /// How a subscriber's breaker stands; `None` when it does not take part.
     pub fn breaker(&self, subscriber: SubscriberNo) -> Option<BreakerView> {
         self.lock().breaker(subscriber)
+    }
+
+    /// Since when a subscriber has done nothing but fail.
+    pub fn failing_since(&self, subscriber: SubscriberNo) -> Option<Timestamp> {
+        self.lock().failing_since(subscriber)
     }
 
     /// How many breakers are not closed.
@@ -245,7 +255,9 @@ impl Desk {
 }
 
 fn report(aftermath: &Aftermath) -> Report {
-    Report { released: aftermath.given_back.iter().map(claim).collect(), turned: aftermath.turned }
+    let released = aftermath.given_back.iter().map(claim).collect();
+    let Aftermath { turned, streak, given_up, .. } = *aftermath;
+    Report { released, turned, streak, given_up }
 }
 
 fn claim(job: &Job) -> Claim {

@@ -2,7 +2,7 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! [`backfill`] brings past events to new subscribers. Each asks `tidegate-core` what to do and does it.
+//! [`backfill`] brings past events to new subscribers; [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
 //! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
@@ -17,6 +17,8 @@ pub mod desk;
 pub mod deliver;
 
 pub mod backfill;
+
+mod notices;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,6 +38,7 @@ use backfill::Backfill;
 use deliver::Deliver;
 use desk::Desk;
 use ingest::Ingest;
+use notices::Notices;
 use persist::Persist;
 
 /// How long to wait before a failing store is asked again.
@@ -95,7 +98,8 @@ impl Pipeline {
         let mint = Mint::new(parts.store.salt());
         let desk = Arc::new(Desk::new(parts.clock.clone(), bounds));
         let persist = Persist::new(parts, Arc::clone(&desk));
-        let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), mint.clone());
+        let notices = Notices::new(parts, Arc::clone(&persist));
+        let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), notices, mint.clone());
         let backfill = Backfill::new(parts, Arc::clone(&persist));
         let ingest = Ingest::new(parts, Arc::clone(&persist));
         desk.follow(&parts.rosters.current());

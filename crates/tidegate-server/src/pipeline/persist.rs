@@ -11,7 +11,7 @@
 //! Promises: whoever is told "accepted" is told after the commit. Results survive a failing store: they are kept
 //! and written when it works again. Whatever was routed by an old configuration is routed again before it is written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -58,6 +58,8 @@ struct Pending {
     submissions: Vec<Waiting>,
     results: Vec<Finished>,
     results_due: Option<Timestamp>,
+    /// The newest word about each subscriber.
+    streaks: BTreeMap<SubscriberNo, Option<Timestamp>>,
     released: Vec<Claim>,
     backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
     is_urgent: bool,
@@ -136,6 +138,17 @@ impl Persist {
         }
         pending.is_urgent |= is_ordered || pending.results.len() >= RESULTS_MAX;
         if is_first || pending.is_urgent {
+            drop(pending);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Keeps since when a subscriber fails, soon; `None`: it has ceased to.
+    pub fn keep_streak(&self, subscriber: SubscriberNo, since: Option<Timestamp>) {
+        let mut pending = self.lock();
+        pending.streaks.insert(subscriber, since);
+        if pending.results_due.is_none() {
+            pending.results_due = Some(self.clock.now().plus(RESULTS_WAIT));
             drop(pending);
             self.wake.notify_one();
         }
@@ -275,6 +288,9 @@ impl Persist {
         results.append(&mut pending.results);
         pending.results = results;
         pending.released.extend(batch.group.released);
+        for (subscriber, since) in batch.group.streaks {
+            pending.streaks.entry(subscriber).or_insert(since);
+        }
         if pending.is_stopping {
             // Whoever came meanwhile is told the same way; nobody else will look.
             pending.submissions.clear();
@@ -293,7 +309,7 @@ impl Pending {
         !self.submissions.is_empty()
             || !self.backfills.is_empty()
             || self.is_urgent
-            || (!self.results.is_empty()
+            || (!(self.results.is_empty() && self.streaks.is_empty())
                 && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
     }
 
@@ -314,6 +330,7 @@ impl Pending {
         }
         batch.group.results = std::mem::take(&mut self.results);
         batch.group.released = std::mem::take(&mut self.released);
+        batch.group.streaks = std::mem::take(&mut self.streaks).into_iter().collect();
         for (step, reply) in self.backfills.drain(..) {
             batch.group.backfills.push(step);
             batch.backfillers.push(reply);

@@ -62,7 +62,10 @@ async fn read(site: &Site) -> Books {
         let filter = DeliveryFilter { limit: 10_000, ..DeliveryFilter::default() };
         let page = site.parts.store.deliveries(project, filter).await.expect("the store works again");
         for row in page.items {
-            let event = (project, "shop".to_owned(), row.events[0].clone());
+            let id = &row.events[0];
+            let is_notice = books.events.iter().any(|(key, _)| key.1 == "tidegate" && key.2 == *id);
+            let source = if is_notice { "tidegate" } else { "shop" };
+            let event = (project, source.to_owned(), id.clone());
             books.by_pair.entry((row.subscriber, event)).or_default().push(row.no);
             books.deliveries.insert(row.no, row);
         }

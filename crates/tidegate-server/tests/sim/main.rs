@@ -37,7 +37,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 27] = [
+const RARE_PATHS: [&str; 29] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -54,6 +54,7 @@ const RARE_PATHS: [&str; 27] = [
     "a held delivery released",
     "a lane",
     "a probe that failed",
+    "a notice delivered",
     "a queue spilled",
     "a receiver gone",
     "a receiver's wish honoured",
@@ -65,6 +66,7 @@ const RARE_PATHS: [&str; 27] = [
     "a stale group rerouted",
     "a step of a backfill repeated",
     "a store outage",
+    "a subscriber given up",
 ];
 
 /// What one run came to.

@@ -153,6 +153,7 @@ impl Planner {
                 timeout_ms: 1_000,
                 retries_ms: vec![1_000, 1_000, 1_000],
                 breaker: Some((10, 60_000)),
+                disable_after_ms: None,
                 edition: 0,
             };
             self.create(0, project, canary, None, true);
@@ -191,6 +192,7 @@ impl Planner {
             timeout_ms: 1_000,
             retries_ms: vec![3_000; 12],
             breaker: None,
+            disable_after_ms: None,
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
@@ -210,6 +212,7 @@ impl Planner {
             timeout_ms: 5_000,
             retries_ms: vec![1_000; 4],
             breaker: None,
+            disable_after_ms: None,
             edition: 0,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
@@ -223,6 +226,7 @@ impl Planner {
     fn down(&mut self) {
         let mut spec = self.any_spec("down".to_owned());
         spec.retries_ms = vec![200, 400];
+        spec.disable_after_ms = self.dice.pick(&[None, None, Some(12_000)]);
         spec.breaker = Some((self.dice.pick(&[2, 4]), self.dice.pick(&[1_000, 3_000])));
         let away = self.dice.pick(&[Mood::Failing, Mood::Unreachable, Mood::Busy, Mood::Hanging]);
         let moods = vec![(self.dice.between(1_000, 8_000), Mood::Healthy(20)), (END_T - 5_000, away)];
@@ -240,7 +244,13 @@ impl Planner {
         let dice = &mut self.dice;
         Spec {
             id,
-            types: dice.pick(&[vec![], vec!["order.*"], vec!["order.paid"], vec!["user.seen", "order.sent"]]),
+            types: dice.pick(&[
+                vec![],
+                vec!["order.*"],
+                vec!["order.paid"],
+                vec!["user.seen", "order.sent"],
+                vec!["tidegate.*"],
+            ]),
             only_key: dice.percent(10).then_some("k1"),
             lanes: dice.pick(&[
                 Lanes::None,
@@ -261,6 +271,7 @@ impl Planner {
                 Some((2, 1_000)),
                 Some((3, 4_000)),
             ]),
+            disable_after_ms: dice.pick(&[None, None, None, Some(6_000)]),
             edition: 0,
         }
     }

@@ -144,6 +144,7 @@ impl Receivers {
         let content = super::spec::Content::of(&event);
         let version = history.index.get(&key).map_or(0, |at| history.accepted[*at].version);
         let lane = truth.lane_of(&content, version);
+        let is_notice = content.about.is_some();
         let before = history.attempts.get(&delivery).copied().unwrap_or(0);
         let sent = Sent {
             t: self.life.t(),
@@ -160,6 +161,9 @@ impl Receivers {
             asked: None,
             recorded: None,
         };
+        if is_notice {
+            history.reach("a notice delivered");
+        }
         let index = history.begin(sent);
         (index, Dice::new(self.seed, &format!("{delivery}/{before}")))
     }

@@ -31,6 +31,8 @@ pub(crate) struct Spec {
     pub(crate) retries_ms: Vec<u64>,
     /// Failures that open its breaker, and the bound of its probes; `None` is off.
     pub(crate) breaker: Option<(u32, u64)>,
+    /// Nothing but failures for this long make it inactive.
+    pub(crate) disable_after_ms: Option<u64>,
     /// Tells one edition of a definition from the next.
     pub(crate) edition: u32,
 }
@@ -55,6 +57,8 @@ impl Spec {
             None => json!("off"),
             Some((failures, probe_ms)) => json!({"failures": failures, "probe": format!("{probe_ms}ms")}),
         };
+        value["disable_after"] =
+            json!(self.disable_after_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms}ms")));
         value["order"] = match self.lanes {
             Lanes::None => json!({"by": "none"}),
             Lanes::One => json!({"by": "subscriber"}),
@@ -66,6 +70,12 @@ impl Spec {
 
     /// Whether it wants an event and, if so, in which lane.
     pub(crate) fn wants(&self, fact: &Content) -> Option<Option<String>> {
+        if let Some(about) = &fact.about {
+            let is_named = self.types.iter().any(|pattern| pattern.starts_with("tidegate."));
+            if !is_named || *about == self.id {
+                return None;
+            }
+        }
         let typed = self.types.is_empty()
             || self.types.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(prefix) => fact.type_name.starts_with(prefix),
@@ -97,6 +107,8 @@ impl Spec {
 pub(crate) struct Content {
     pub(crate) type_name: String,
     pub(crate) key: Option<String>,
+    /// The subscriber that a notice for operators is about.
+    pub(crate) about: Option<String>,
     /// Every content the plan makes has a number of its own.
     pub(crate) n: i64,
 }
@@ -107,6 +119,8 @@ impl Content {
         Self {
             type_name: event["type"].as_str().unwrap_or_default().to_owned(),
             key: event["data"]["key"].as_str().map(str::to_owned),
+            about: (event["source"] == "tidegate")
+                .then(|| event["subject"].as_str().unwrap_or("?").to_owned()),
             n: event["data"]["n"].as_i64().unwrap_or(-1),
         }
     }

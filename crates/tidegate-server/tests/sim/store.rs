@@ -218,6 +218,24 @@ impl FaultyStore {
         }
     }
 
+    /// Whoever is given up has not taken anything for as long as its owner said. (The change is written a little after
+    /// it was decided; what arrived meanwhile came too late.)
+    fn check_given_up(&self, history: &mut History, subscriber: SubscriberNo, after_ms: Option<u64>) {
+        let Some(after_ms) = after_ms else { return };
+        history.reach("a subscriber given up");
+        let (now, t) = (self.life.clock.now().as_ms(), self.life.t());
+        let since = now - i64::try_from(after_ms).expect("spans are short");
+        let is_early = history.sends.iter().any(|sent| {
+            let taken = sent.told.filter(|(_, heard)| heard.is_success());
+            sent.subscriber == subscriber
+                && sent.now > since
+                && taken.is_some_and(|(told, _)| told + 3_000 < t)
+        });
+        if is_early && !history.is_store_away(t - 3_000, t) {
+            history.violation(format!("P8 subscriber {subscriber} is given up, though it took something"));
+        }
+    }
+
     fn note_change(&self, change: &Change, changed: Changed) {
         let t = self.life.t();
         let mut history = self.history.lock();
@@ -244,15 +262,20 @@ impl FaultyStore {
             }
             Change::UpdateSubscriber { no, update, .. } => {
                 let spec = update.definition.as_ref().map(|text| history.specs[text].clone());
+                let mut failing = None;
                 let truth = history.subs.get_mut(no).expect("only existing ones are changed");
                 if let Some(spec) = spec {
                     truth.specs.push((changed.version, spec));
                     truth.specs_t.push(t);
                 }
+                if update.active == Some(Err("failing".to_owned())) {
+                    failing = truth.specs.last().and_then(|(_, spec)| spec.disable_after_ms);
+                }
                 if let Some(active) = &update.active {
                     truth.set_active(active.is_ok(), changed.version, t);
                 }
                 truth.touched.push(t);
+                self.check_given_up(&mut history, *no, failing);
             }
             Change::DeleteSubscriber { no, .. } => {
                 let truth = history.subs.get_mut(no).expect("only existing ones are deleted");

@@ -1,15 +1,18 @@
 //! The configuration: each change one version, read whole or in part, and nobody changes another's (P10).
 
 use tidegate_core::delivery::Status;
+use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::KEYS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::bench::{Bench, PROJECT, draft, new_subscriber};
 use super::{Case, named};
-use crate::{Change, Error, NewKey, NewSecret, NewSubscriber, SubscriberUpdate};
+use crate::{Change, Error, Group, NewKey, NewSecret, NewSubscriber, SubscriberUpdate};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["configuration":
+        a_streak_is_kept_until_it_ends,
+        a_streak_ends_when_its_subscriber_resumes,
         a_new_store_has_one_project_and_nothing_else,
         every_change_is_one_version,
         a_refused_change_is_none,
@@ -319,4 +322,38 @@ async fn the_configuration_survives_a_restart(mut bench: Bench) {
     let after = bench.store().configuration(0).await.unwrap();
     assert_eq!((before.version, before.projects, before.keys), (after.version, after.projects, after.keys));
     assert_eq!(before.subscribers, after.subscribers);
+}
+
+async fn failing_since(bench: &Bench, subscriber: SubscriberNo) -> Option<Timestamp> {
+    let rows = bench.store().configuration(0).await.unwrap().subscribers;
+    rows.into_iter().find(|row| row.no == subscriber).expect("it exists").failing_since
+}
+
+async fn keep_streak(bench: &Bench, subscriber: SubscriberNo, since: Option<Timestamp>) {
+    bench.commit(Group { streaks: vec![(subscriber, since)], ..Group::default() }).await;
+}
+
+async fn a_streak_is_kept_until_it_ends(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let other = bench.subscriber("o").await;
+    let version = bench.version().await;
+    assert_eq!(failing_since(&bench, subscriber).await, None);
+    let since = bench.now;
+    keep_streak(&bench, subscriber, Some(since)).await;
+    bench.pass(10);
+    bench.reopen().await;
+    assert_eq!(failing_since(&bench, subscriber).await, Some(since));
+    assert_eq!(failing_since(&bench, other).await, None);
+    assert_eq!(bench.version().await, version, "nobody routes by it");
+    keep_streak(&bench, subscriber, None).await;
+    assert_eq!(failing_since(&bench, subscriber).await, None);
+}
+
+async fn a_streak_ends_when_its_subscriber_resumes(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    keep_streak(&bench, subscriber, Some(bench.now)).await;
+    bench.pause(subscriber).await;
+    assert_eq!(failing_since(&bench, subscriber).await, Some(bench.now));
+    bench.resume(subscriber).await;
+    assert_eq!(failing_since(&bench, subscriber).await, None);
 }

@@ -12,7 +12,7 @@ use tidegate_core::id::SubscriberNo;
 
 use super::dedupe::{Dedupe, Delta};
 use super::lanes::Backfilling;
-use super::{Writer, deliveries, events, failed, stamp};
+use super::{Writer, configuration, deliveries, events, failed, stamp};
 use crate::{Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
@@ -75,6 +75,7 @@ fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
     let bare = || Group { now: group.now, version: group.version, ..Group::default() };
     let first = Group {
         results: group.results.clone(),
+        streaks: group.streaks.clone(),
         released: group.released.clone(),
         asked: group.asked.clone(),
         backfills: group.backfills.clone(),
@@ -187,6 +188,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     let group = context.group;
     for finished in &group.results {
         deliveries::finish(context, finished)?;
+    }
+    for (subscriber, since) in &group.streaks {
+        configuration::keep_streak(context.conn, *subscriber, *since)?;
     }
     for claim in &group.released {
         deliveries::release(context, claim)?;

@@ -186,7 +186,8 @@ fn update_subscriber(
         .execute(
             "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),
                 active = coalesce(?5, active),
-                inactive_reason = CASE WHEN ?5 IS NULL THEN inactive_reason ELSE ?6 END
+                inactive_reason = CASE WHEN ?5 IS NULL THEN inactive_reason ELSE ?6 END,
+                failing_since = CASE WHEN ?5 = 1 THEN NULL ELSE failing_since END
              WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
             params![
                 project,
@@ -250,6 +251,17 @@ fn delete_subscriber(
     Ok(no)
 }
 
+/// Keeps since when a subscriber fails. No change of the configuration: nobody routes by it.
+pub(super) fn keep_streak(
+    conn: &Connection,
+    subscriber: SubscriberNo,
+    since: Option<Timestamp>,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE subscribers SET failing_since = ?2 WHERE no = ?1")?
+        .execute(params![subscriber, since.map(Timestamp::as_ms)])?;
+    Ok(())
+}
+
 pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Configuration> {
     let version = conn
         .query_row("SELECT value FROM meta WHERE name = 'version'", [], |row| row.get(0))
@@ -270,7 +282,8 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
     let subscribers = conn
         .prepare_cached(
             "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
-                secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until
+                secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until,
+                failing_since
              FROM subscribers WHERE version > ?1 ORDER BY no",
         )?
         .query_map([since], subscriber_row)?
@@ -304,6 +317,7 @@ fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
         secret: row.get(9)?,
         deleted: row.get(10)?,
         backfilling: row.get(11)?,
+        failing_since: row.get::<_, Option<i64>>(14)?.map(Timestamp::from_ms),
         previous_secret: row
             .get::<_, Option<Vec<u8>>>(12)?
             .zip(row.get::<_, Option<i64>>(13)?.map(Timestamp::from_ms)),

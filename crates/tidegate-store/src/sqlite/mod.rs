@@ -47,9 +47,10 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
+    include_str!("../../migrations/sqlite/0004_breaker.sql"),
 ];
 
 /// The embedded store.

@@ -153,6 +153,7 @@ impl Stage {
             results,
             released,
             asked: Vec::new(),
+            streaks: Vec::new(),
             backfills,
             submissions,
             refills,

@@ -35,7 +35,7 @@ const COLUMNS: [Column; 7] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 17] = [
+const LINES: [Column; 18] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -49,6 +49,7 @@ const LINES: [Column; 17] = [
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
     ("grace until", "grace_until"),
+    ("failing since", "failing_since"),
     ("breaker", "breaker.state"),
     ("since", "breaker.since"),
     ("next probe", "breaker.next_probe_at"),

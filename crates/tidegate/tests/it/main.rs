@@ -18,6 +18,7 @@ mod http_edges;
 mod ingest;
 mod lifecycle;
 mod look;
+mod operator;
 mod order;
 mod signing;
 mod smuggling;
