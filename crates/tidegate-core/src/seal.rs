@@ -1,6 +1,7 @@
 //! Secrets at rest: sealed with the master key and bound to the row they belong to.
 //!
-//! A sealed secret names its key, so that the master key can be changed while both are in use.
+//! A sealed secret names its key, so that the master key can be changed while both are in use: a [`Keyring`] seals with
+//! the current one, opens with either, and moves what is sealed from one to the other.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -42,6 +43,15 @@ impl Sealer {
         Self { cipher: XChaCha20Poly1305::new(&(*master).into()), key_id }
     }
 
+    /// The key's public name, in hex.
+    pub fn id(&self) -> String {
+        self.key_id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn has_sealed(&self, sealed: &[u8]) -> bool {
+        sealed.strip_prefix(&[FORMAT]).is_some_and(|rest| rest.starts_with(&self.key_id))
+    }
+
     /// Seals `secret` for the row that `row` names. `nonce` must be random.
     pub fn seal(&self, secret: &[u8], row: &str, nonce: [u8; NONCE_LEN]) -> Vec<u8> {
         let payload = Payload { msg: secret, aad: row.as_bytes() };
@@ -63,6 +73,57 @@ impl Sealer {
     }
 }
 
+/// The master key, and while it is being changed the one before it.
+#[derive(Clone, Debug)]
+pub struct Keyring {
+    current: Sealer,
+    previous: Option<Sealer>,
+}
+
+impl From<Sealer> for Keyring {
+    fn from(current: Sealer) -> Self {
+        Self { current, previous: None }
+    }
+}
+
+impl Keyring {
+    /// The current key and the one before it.
+    pub fn new(current: &[u8; 32], previous: Option<&[u8; 32]>) -> Self {
+        let (current, previous) = (Sealer::new(current), previous.map(Sealer::new));
+        let previous = previous.filter(|previous| previous.key_id != current.key_id);
+        Self { current, previous }
+    }
+
+    /// The current key.
+    pub fn current(&self) -> &Sealer {
+        &self.current
+    }
+
+    /// The key before it, while there may be something that it sealed.
+    pub fn previous(&self) -> Option<&Sealer> {
+        self.previous.as_ref()
+    }
+
+    /// Opens what either key has sealed for this row.
+    pub fn open(&self, sealed: &[u8], row: &str) -> Result<Vec<u8>, SealProblem> {
+        match &self.previous {
+            Some(previous) if previous.has_sealed(sealed) => previous.open(sealed, row),
+            _ => self.current.open(sealed, row),
+        }
+    }
+
+    /// The same secret under the current key; `None` when it is there already. The nonce stays what it was: it was
+    /// random, and has not been used with this key.
+    pub fn reseal(&self, sealed: &[u8], row: &str) -> Result<Option<Vec<u8>>, SealProblem> {
+        if self.current.has_sealed(sealed) {
+            return Ok(None);
+        }
+        let secret = self.open(sealed, row)?;
+        let nonce = sealed[1 + KEY_ID_LEN..][..NONCE_LEN].try_into().expect("it was opened");
+        Ok(Some(self.current.seal(&secret, row, nonce)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +141,23 @@ mod tests {
         *flipped.last_mut().unwrap() ^= 1;
         assert_eq!(sealer.open(&flipped, "1/sub_a"), Err(SealProblem::Damaged));
         assert!(!sealed.windows(7).any(|window| window == b"whsec_x"));
+    }
+
+    #[test]
+    fn a_ring_moves_what_is_sealed_from_one_key_to_the_other() {
+        let (old, new) = (Sealer::new(&[7; 32]), Sealer::new(&[8; 32]));
+        let ring = Keyring::new(&[8; 32], Some(&[7; 32]));
+        let sealed = old.seal(b"whsec_x", "1/a", [9; 24]);
+        assert_eq!(ring.open(&sealed, "1/a").unwrap(), b"whsec_x");
+        let moved = ring.reseal(&sealed, "1/a").unwrap().unwrap();
+        assert_eq!(new.open(&moved, "1/a").unwrap(), b"whsec_x");
+        assert_eq!(old.open(&moved, "1/a"), Err(SealProblem::OtherKey));
+        assert_eq!(ring.reseal(&moved, "1/a"), Ok(None));
+        assert_eq!(ring.reseal(&sealed, "1/b"), Err(SealProblem::Damaged));
+        let alone = Keyring::from(new);
+        assert_eq!(alone.open(&sealed, "1/a"), Err(SealProblem::OtherKey));
+        assert_eq!(alone.reseal(&sealed, "1/a"), Err(SealProblem::OtherKey));
+        assert!(Keyring::new(&[7; 32], Some(&[7; 32])).previous().is_none());
+        assert_eq!(old.id().len(), 8);
     }
 }

@@ -3,18 +3,13 @@
 //! Three threads do the work: ingest here, the group commit with its database and delivery on loops of their own. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
 //! their results are written, the unsent goes back; then the process exits.
 
-use std::fs::{self, OpenOptions};
-use std::io::{IsTerminal, Read, Write};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use tidegate_core::id::prefixed;
 use tidegate_core::key::{self, Role};
-use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{HttpTransport, SystemResolver, Transport};
 use tidegate_store::sqlite::{Calls, SqliteStore};
@@ -29,10 +24,11 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::listen::tls::{Certificate, TlsProblem};
 use crate::listen::{self, Door, open_files_max};
+use crate::master_key::{self, MasterKey};
 use crate::metrics::Metrics;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
-use crate::settings::{LogFormat, Settings, Unsettled, parse_master_key};
+use crate::settings::{LogFormat, Settings, Unsettled};
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -127,8 +123,9 @@ async fn serve(
     let store = SqliteStore::open(&settings.data_dir, &salt, early.now(), Calls::Blocking)?;
     let clock = Clock::system(store.latest());
     let store: Arc<dyn Store> = Arc::new(store);
-    let sealer = Sealer::new(&master_key(&settings, &entropy)?);
-    let rosters = Rosters::load(Arc::clone(&store), sealer, settings.policy.clone()).await?;
+    let (origin, keys) = master_key::load(&settings, &entropy)?;
+    let rosters = Rosters::load(Arc::clone(&store), keys, settings.policy.clone()).await?;
+    let master_key = MasterKey::new(origin, Arc::clone(&rosters), entropy.clone());
     let parts = Parts {
         store,
         rosters,
@@ -149,6 +146,8 @@ async fn serve(
     let first_key = ensure_admin_key(&settings, &parts).await?;
     let mut app = App::new(pipeline, parts);
     app.certificate = certificate;
+    app.master_key = Some(Arc::clone(&master_key));
+    tokio::spawn(master_key.settle());
     let app = Arc::new(app);
     let (stop, stopping) = watch::channel(false);
     let door = tokio::spawn(listen::serve(listener, door(&settings, &app), stopping));
@@ -259,34 +258,4 @@ async fn ensure_admin_key(settings: &Settings, parts: &Parts) -> Result<Option<S
     };
     parts.rosters.change(Change::CreateKey(new), parts.clock.now()).await?;
     Ok(is_new.then_some(key))
-}
-
-/// The operator's master key, or the one in the file beside the data, made at the first start.
-fn master_key(settings: &Settings, entropy: &Entropy) -> Result<[u8; 32], BootError> {
-    if let Some(key) = settings.master_key {
-        return Ok(key);
-    }
-    let path = settings.data_dir.join("master.key");
-    let failed = |error| BootError::File(path.display().to_string(), error);
-    match fs::File::open(&path) {
-        Ok(mut file) => {
-            let mut text = String::new();
-            file.read_to_string(&mut text).map_err(failed)?;
-            Ok(parse_master_key(&text)?)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let key = entropy.bytes();
-            write_private(&path, &format!("{}\n", STANDARD.encode(key))).map_err(failed)?;
-            Ok(key)
-        }
-        Err(error) => Err(failed(error)),
-    }
-}
-
-/// Readable by its owner only, and on disk before it is used: what is sealed with a lost key is lost.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }

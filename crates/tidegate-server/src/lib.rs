@@ -8,6 +8,7 @@ pub mod boot;
 pub mod clock;
 pub mod entropy;
 pub mod listen;
+pub mod master_key;
 pub mod metrics;
 pub mod pipeline;
 pub mod roster;

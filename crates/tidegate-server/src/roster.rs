@@ -14,14 +14,19 @@ use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
 use tidegate_core::route::{Router, Subscriber};
 use tidegate_core::schedule::Terms;
-use tidegate_core::seal::{SealProblem, Sealer};
+use tidegate_core::seal::{Keyring, SealProblem};
 use tidegate_core::sign::Signer;
-use tidegate_core::subscriber::Definition;
+use tidegate_core::subscriber::{self, Definition};
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::Target;
 use tidegate_destinations::webhook::Letterhead;
-use tidegate_store::{Change, Changed, KeyRow, ProjectRow, Store, SubscriberRow};
-use tokio::sync::Notify;
+use tidegate_store::{
+    Change, Changed, KeyRow, ProjectRow, Reseal, SealedRow, SecretKind, Store, SubscriberRow,
+};
+use tokio::sync::{Notify, RwLock};
+
+/// Secrets moved to another master key in one transaction: others write in between.
+const RESEALED_AT_ONCE: usize = 256;
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -125,7 +130,10 @@ impl Roster {
 /// Holds the newest roster.
 pub struct Rosters {
     store: Arc<dyn Store>,
-    sealer: Sealer,
+    keys: ArcSwap<Keyring>,
+    /// Read while something sealed is on its way into the store, written when the master key changes: what was sealed
+    /// with a key that is going away must not arrive after its last look around.
+    sealing: RwLock<()>,
     policy: Policy,
     current: ArcSwap<Roster>,
     refreshing: tokio::sync::Mutex<()>,
@@ -136,12 +144,13 @@ impl Rosters {
     /// Reads the whole configuration.
     pub async fn load(
         store: Arc<dyn Store>,
-        sealer: Sealer,
+        keys: impl Into<Keyring>,
         policy: Policy,
     ) -> tidegate_store::Result<Arc<Self>> {
         let rosters = Self {
             store,
-            sealer,
+            keys: ArcSwap::from_pointee(keys.into()),
+            sealing: RwLock::new(()),
             policy,
             current: ArcSwap::from_pointee(Roster::default()),
             refreshing: tokio::sync::Mutex::new(()),
@@ -163,7 +172,62 @@ impl Rosters {
 
     /// Seals a subscriber's secret.
     pub fn seal(&self, project: ProjectNo, id: &str, secret: &str, nonce: [u8; 24]) -> Vec<u8> {
-        self.sealer.seal(secret.as_bytes(), &row_name(project, id), nonce)
+        let row = row_name(project, id, SecretKind::Signing);
+        self.keys.load().current().seal(secret.as_bytes(), &row, nonce)
+    }
+
+    /// A definition as the store keeps it: without its secrets, and these sealed.
+    pub fn part(
+        &self,
+        project: ProjectNo,
+        id: &str,
+        definition: &Definition,
+        nonce: [u8; 24],
+    ) -> (String, Vec<u8>) {
+        let (open, hidden) = subscriber::part(definition);
+        let row = row_name(project, id, SecretKind::Destination);
+        (open, self.keys.load().current().seal(&hidden, &row, nonce))
+    }
+
+    /// The master key, and the one before it while something may be sealed with it.
+    pub fn keys(&self) -> Arc<Keyring> {
+        self.keys.load_full()
+    }
+
+    /// Seals with other keys from now on. When this returns, nothing sealed with former ones is under way.
+    pub async fn set_keys(&self, keys: Keyring) {
+        let _nothing_under_way = self.sealing.write().await;
+        self.keys.store(Arc::new(keys));
+    }
+
+    /// Moves everything that is sealed to the current master key; says how much that was.
+    pub async fn reseal(&self) -> tidegate_store::Result<usize> {
+        let keys = self.keys();
+        let mut anew = Vec::new();
+        for row in self.store.sealed().await? {
+            let value = keys.reseal(&row.value, &row_name(row.project, &row.id, row.kind));
+            match value {
+                Ok(Some(value)) => anew.push(Reseal { row, value }),
+                Ok(None) => {}
+                Err(SealProblem::OtherKey) => return Err(other_key(&row.id)),
+                // It could not be used before, and can not now.
+                Err(problem) => tracing::error!(subscriber = row.id, %problem, "a secret can not be moved"),
+            }
+        }
+        for some in anew.chunks(RESEALED_AT_ONCE) {
+            self.store.reseal(some.to_vec()).await?;
+        }
+        Ok(anew.len())
+    }
+
+    /// How many secrets are not sealed with the current master key.
+    pub async fn unmoved(&self) -> tidegate_store::Result<usize> {
+        let keys = self.keys();
+        let rows = self.store.sealed().await?;
+        let is_unmoved = |row: &SealedRow| {
+            !matches!(keys.reseal(&row.value, &row_name(row.project, &row.id, row.kind)), Ok(None))
+        };
+        Ok(rows.iter().filter(|row| is_unmoved(row)).count())
     }
 
     /// Changes the configuration. When this returns, every later event is routed by it. What was begun comes to its
@@ -171,6 +235,8 @@ impl Rosters {
     pub async fn change(self: &Arc<Self>, change: Change, now: Timestamp) -> tidegate_store::Result<Changed> {
         let rosters = Arc::clone(self);
         let changing = tokio::spawn(async move {
+            let _keys_stay = rosters.sealing.read().await;
+            let change = rosters.freshen(change);
             let changed = rosters.store.change(change, now).await?;
             rosters.changed.notify_one();
             rosters.refresh().await?;
@@ -179,6 +245,36 @@ impl Rosters {
         changing.await.unwrap_or_else(|error| {
             Err(tidegate_store::Error::Unavailable(format!("the change ended early: {error}")))
         })
+    }
+
+    /// What was sealed just before the master key changed is moved on its way in.
+    fn freshen(&self, mut change: Change) -> Change {
+        let keys = self.keys.load();
+        let move_on = |value: &mut Vec<u8>, project, id: &str, kind| {
+            if let Ok(Some(moved)) = keys.reseal(value, &row_name(project, id, kind)) {
+                *value = moved;
+            }
+        };
+        match &mut change {
+            Change::CreateSubscriber(new) => {
+                move_on(&mut new.secret, new.project, &new.id, SecretKind::Signing);
+                if let Some(value) = &mut new.destination {
+                    move_on(value, new.project, &new.id, SecretKind::Destination);
+                }
+            }
+            Change::UpdateSubscriber { project, no, update } => {
+                let roster = self.current();
+                let Some(id) = roster.endpoint(*no).map(|endpoint| &endpoint.rule.id) else { return change };
+                if let Some(value) = &mut update.destination {
+                    move_on(value, *project, id, SecretKind::Destination);
+                }
+                if let Some(secret) = &mut update.secret {
+                    move_on(&mut secret.sealed, *project, id, SecretKind::Signing);
+                }
+            }
+            _ => {}
+        }
+        change
     }
 
     /// Returns when the store may hold another configuration than was last followed. For one listener.
@@ -225,15 +321,11 @@ impl Rosters {
         if row.deleted {
             return Ok(());
         }
-        let secrets = self.open_secrets(&row);
-        if secrets == Err(SealProblem::OtherKey) {
-            return Err(tidegate_store::Error::Unusable(format!(
-                "the secret of subscriber {} was sealed with another master key: set TIDEGATE_MASTER_KEY to that key, \
-                 or put its file master.key back beside the data",
-                key.1
-            )));
+        let opened = self.open(&row);
+        if matches!(opened, Err(SealProblem::OtherKey)) {
+            return Err(other_key(&key.1));
         }
-        match compile(row, secrets) {
+        match opened.map_err(|problem| problem.to_string()).and_then(|opened| compile(row, opened)) {
             Ok(endpoint) => {
                 roster.endpoints.insert(no, Arc::new(endpoint));
                 roster.by_id.insert(key, no);
@@ -244,18 +336,39 @@ impl Rosters {
         Ok(())
     }
 
-    /// The newest first.
-    fn open_secrets(&self, row: &SubscriberRow) -> Result<Vec<Vec<u8>>, SealProblem> {
+    fn open(&self, row: &SubscriberRow) -> Result<Opened, SealProblem> {
+        let keys = self.keys.load();
+        let open = |value: &Vec<u8>, kind| keys.open(value, &row_name(row.project, &row.id, kind));
         let previous = row.previous_secret.as_ref().map(|(sealed, _)| sealed);
-        let name = row_name(row.project, &row.id);
-        std::iter::once(&row.secret).chain(previous).map(|sealed| self.sealer.open(sealed, &name)).collect()
+        let secrets = std::iter::once(&row.secret).chain(previous);
+        let secrets = secrets.map(|value| open(value, SecretKind::Signing)).collect::<Result<_, _>>()?;
+        let hidden =
+            row.destination.as_ref().map(|value| open(value, SecretKind::Destination)).transpose()?;
+        Ok(Opened { secrets, hidden })
     }
 }
 
-fn compile(row: SubscriberRow, secrets: Result<Vec<Vec<u8>>, SealProblem>) -> Result<Endpoint, String> {
-    let definition: Definition = serde_json::from_str(&row.definition).map_err(|error| error.to_string())?;
-    let secrets = secrets.map_err(|problem| problem.to_string())?;
-    let signers = secrets.into_iter().map(signer).collect::<Result<_, _>>()?;
+fn other_key(subscriber: &str) -> tidegate_store::Error {
+    tidegate_store::Error::Unusable(format!(
+        "the secret of subscriber {subscriber} was sealed with another master key: set TIDEGATE_MASTER_KEY to that key \
+         (or TIDEGATE_MASTER_KEY_PREVIOUS, to change it), or put its file master.key back beside the data"
+    ))
+}
+
+/// What was sealed of a subscriber.
+struct Opened {
+    /// The newest first.
+    secrets: Vec<Vec<u8>>,
+    /// Absent when the definition itself still has it.
+    hidden: Option<Vec<u8>>,
+}
+
+fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
+    let definition: Definition = match opened.hidden {
+        Some(hidden) => subscriber::join(&row.definition, &hidden)?,
+        None => serde_json::from_str(&row.definition).map_err(|error| error.to_string())?,
+    };
+    let signers = opened.secrets.into_iter().map(signer).collect::<Result<_, _>>()?;
     let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
     let letterhead = Letterhead::new(&definition.destination.headers, &definition.signing)
         .map_err(|error| error.to_string())?;
@@ -289,8 +402,11 @@ fn signer(secret: Vec<u8>) -> Result<Signer, String> {
 }
 
 /// What a sealed secret is bound to.
-fn row_name(project: ProjectNo, id: &str) -> String {
-    format!("{project}/{id}")
+fn row_name(project: ProjectNo, id: &str, kind: SecretKind) -> String {
+    match kind {
+        SecretKind::Signing => format!("{project}/{id}"),
+        SecretKind::Destination => format!("{project}/{id}/destination"),
+    }
 }
 
 fn holder(key: &KeyRow) -> Option<([u8; 32], Holder)> {

@@ -142,6 +142,8 @@ pub struct Settings {
     pub admin_key: Option<String>,
     /// The master key, given by the operator; else it is a file beside the data.
     pub master_key: Option<[u8; 32]>,
+    /// The master key before it, while it changes.
+    pub master_key_previous: Option<[u8; 32]>,
     /// The certificate to listen with; absent means plain http.
     pub tls: Option<TlsFiles>,
     /// What is asked of connections.
@@ -181,7 +183,18 @@ impl File {
     }
 
     /// Checks everything. Secrets come from the environment only, so that no file and no process list shows them.
-    pub fn settle(self, admin_key: Option<String>, master_key: Option<&str>) -> Result<Settings, Unsettled> {
+    pub fn settle(
+        self,
+        admin_key: Option<String>,
+        master_key: Option<&str>,
+        master_key_previous: Option<&str>,
+    ) -> Result<Settings, Unsettled> {
+        if master_key_previous.is_some() && master_key.is_none() {
+            return Err(Unsettled(
+                "TIDEGATE_MASTER_KEY_PREVIOUS needs TIDEGATE_MASTER_KEY, the key that takes its place"
+                    .to_owned(),
+            ));
+        }
         if let Some(url) = self.store.url.or(self.redis.url) {
             let scheme = url.split("://").next().unwrap_or_default();
             return Err(Unsettled(format!(
@@ -205,6 +218,7 @@ impl File {
             log_format: self.log.format.unwrap_or_default(),
             admin_key,
             master_key: master_key.map(parse_master_key).transpose()?,
+            master_key_previous: master_key_previous.map(parse_master_key).transpose()?,
             tls: self.tls.settle()?,
             terms: terms(&self.limits, &self.timeouts)?,
         })
@@ -299,7 +313,7 @@ mod tests {
 
     fn settle(text: &str) -> Result<Settings, String> {
         let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-        file.settle(None, None).map_err(|error| error.to_string())
+        file.settle(None, None, None).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -65,12 +65,14 @@ pub struct SubscriberRow {
     pub active: bool,
     /// Why not: `paused`, `gone` or `failing`.
     pub inactive_reason: Option<String>,
-    /// What it wants, as JSON.
+    /// What it wants, as JSON without secrets.
     pub definition: String,
     /// Its signing secret, sealed.
     pub secret: Vec<u8>,
     /// The secret before that one, sealed, and until when it signs too. It stays here when its time is over.
     pub previous_secret: Option<(Vec<u8>, Timestamp)>,
+    /// The secrets of its definition, sealed; absent when the definition itself still has them.
+    pub destination: Option<Vec<u8>>,
     /// It was deleted.
     pub deleted: bool,
     /// A backfill is under way.
@@ -86,10 +88,12 @@ pub struct NewSubscriber {
     pub project: ProjectNo,
     /// Outside.
     pub id: String,
-    /// What it wants, as JSON.
+    /// What it wants, as JSON without secrets.
     pub definition: String,
     /// Sealed.
     pub secret: Vec<u8>,
+    /// The secrets of its definition, sealed.
+    pub destination: Option<Vec<u8>>,
     /// Whether it is sent to at once.
     pub active: bool,
     /// Past events it shall get too: those accepted at or after this time.
@@ -99,8 +103,10 @@ pub struct NewSubscriber {
 /// What a change of a subscriber sets; what is absent stays.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberUpdate {
-    /// What it wants, as JSON.
+    /// What it wants, as JSON without secrets.
     pub definition: Option<String>,
+    /// The secrets of its definition, sealed.
+    pub destination: Option<Vec<u8>>,
     /// Active, or why not.
     pub active: Option<std::result::Result<(), String>>,
     /// A new secret. The one before it is forgotten, or kept beside it until `grace_until`.
@@ -184,4 +190,37 @@ pub struct Changed {
     pub version: Version,
     /// The project or subscriber that was created or changed.
     pub no: i64,
+}
+
+/// Which secret of a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SecretKind {
+    /// What its deliveries are signed with.
+    Signing,
+    /// Where they go and with which headers.
+    Destination,
+}
+
+/// Something sealed with a master key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedRow {
+    /// Whose, inside.
+    pub subscriber: SubscriberNo,
+    /// Of which project.
+    pub project: ProjectNo,
+    /// Whose, outside.
+    pub id: String,
+    /// What it is.
+    pub kind: SecretKind,
+    /// Sealed.
+    pub value: Vec<u8>,
+}
+
+/// The same secret, sealed anew.
+#[derive(Clone, Debug)]
+pub struct Reseal {
+    /// What it was.
+    pub row: SealedRow,
+    /// What it becomes.
+    pub value: Vec<u8>,
 }

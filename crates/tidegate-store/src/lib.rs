@@ -22,8 +22,8 @@ use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, V
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
-    Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, SubscriberRow,
-    SubscriberUpdate,
+    Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal, SealedRow,
+    SecretKind, SubscriberRow, SubscriberUpdate,
 };
 pub use group::{
     BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit, Submission,
@@ -75,6 +75,11 @@ pub trait Store: Send + Sync + 'static {
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
     /// The configuration in force; of subscribers only those that changed after `since`.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
+    /// Everything that is sealed with a master key, what was deleted aside.
+    async fn sealed(&self) -> Result<Vec<SealedRow>>;
+    /// Puts secrets that were sealed anew in the place of what they were made from. What changed meanwhile stays as it
+    /// is. The secrets are the same as before, so the version does not move.
+    async fn reseal(&self, anew: Vec<Reseal>) -> Result<()>;
 
     /// For each subscriber that has due or future work in the store, when the first of it is due.
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>>;

@@ -1,10 +1,13 @@
 //! What `POST /v1/subscribers` takes: a definition, and the terms that matter only once.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer};
 
 use super::breaker::Breaker;
 use super::definition::{Definition, Destination, Fold, Limits, Match, Order, Retry};
 use super::disable::DisableAfter;
+use super::hidden::unmask;
 use super::invalid::{Invalid, read};
 use super::signing::Signing;
 use super::validate::check_secret;
@@ -39,7 +42,8 @@ impl Creation {
     /// Reads the body of a request. Addresses, headers and the condition are checked by [`super::validate`].
     pub fn parse(body: &[u8]) -> Result<Self, Invalid> {
         let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
-        let form: Form = read(body)?;
+        let mut form: Form = read(body)?;
+        unmask(&mut form.destination.headers, &BTreeMap::new())?;
         if let Some(secret) = &form.secret {
             check_secret(secret, form.signing.algorithm)
                 .map_err(|detail| Invalid::new("secret_invalid", "secret", detail))?;

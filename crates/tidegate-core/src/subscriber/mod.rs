@@ -10,6 +10,7 @@ mod breaker;
 mod creation;
 mod definition;
 mod disable;
+mod hidden;
 mod invalid;
 mod patch;
 mod rate;
@@ -25,6 +26,7 @@ pub use self::definition::{
     Definition, Destination, DestinationKind, Fold, Limits, Match, Missing, Order, OrderBy, Retry,
 };
 pub use self::disable::DisableAfter;
+pub use self::hidden::{MASK, join, masked_headers, part};
 pub use self::invalid::{Invalid, read};
 pub use self::patch::{Patched, Section, patch};
 pub use self::rate::Rate;

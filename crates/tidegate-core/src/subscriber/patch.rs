@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::definition::Definition;
+use super::hidden::unmask;
 use super::invalid::{Invalid, explain, read};
 use super::validate::{CheckHeaders, CheckUrl, validate_section};
 
@@ -92,7 +93,7 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     let before = serde_json::to_value(current).unwrap_or_default();
     let mut after = before.clone();
     merge(&mut after, Value::Object(patch));
-    let definition: Definition = serde_path_to_error::deserialize(after).map_err(|error| {
+    let mut definition: Definition = serde_path_to_error::deserialize(after).map_err(|error| {
         let path = error.path().to_string();
         explain(&path, &error.into_inner())
     })?;
@@ -100,6 +101,7 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
         let detail = "`signing.algorithm` is changed by rotate-secret, since it needs a new key";
         return Err(Invalid::new("field_fixed", "signing.algorithm", detail));
     }
+    unmask(&mut definition.destination.headers, &current.destination.headers)?;
     let after = serde_json::to_value(&definition).unwrap_or_default();
     let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
     Ok(Patched { changed: changed.collect(), definition, active })

@@ -5,6 +5,7 @@ mod deliveries;
 mod events;
 mod health;
 mod keys;
+mod master_key;
 mod openapi;
 mod problem;
 mod projects;
@@ -28,6 +29,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::listen::tls::Certificate;
+use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
 use problem::Problem;
 use request::cursor;
@@ -42,6 +44,8 @@ pub struct App {
     pub is_stopping: AtomicBool,
     /// What the door shows; absent means plain http.
     pub certificate: Option<Arc<Certificate>>,
+    /// What secrets are sealed with; absent where nobody may change it.
+    pub master_key: Option<Arc<MasterKey>>,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
 }
@@ -54,6 +58,7 @@ impl App {
             parts,
             is_stopping: AtomicBool::new(false),
             certificate: None,
+            master_key: None,
             patching: tokio::sync::Mutex::default(),
         }
     }
@@ -101,6 +106,8 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/keys", keys::create),
         route(M::GET, "/v1/keys", keys::list),
         route(M::DELETE, "/v1/keys/{id}", keys::delete),
+        route(M::GET, "/v1/master-key", master_key::get),
+        route(M::POST, "/v1/master-key/rotate", master_key::rotate),
         route(M::GET, "/livez", health::livez),
         route(M::GET, "/readyz", health::readyz),
         route(M::GET, "/metrics", health::metrics),

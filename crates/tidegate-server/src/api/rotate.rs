@@ -31,11 +31,12 @@ pub(super) async fn rotate(
     let sealed = app.parts.rosters.seal(caller.project, &id, &secret, app.parts.entropy.bytes());
     let grace = rotation.grace.0;
     let grace_until = (!grace.is_zero()).then(|| app.parts.clock.now().plus(grace));
-    let definition = rotation
-        .definition
-        .map(|definition| serde_json::to_string(&definition).expect("a definition is always JSON"));
+    let part =
+        |definition| app.parts.rosters.part(caller.project, &id, &definition, app.parts.entropy.bytes());
+    let (definition, destination) = rotation.definition.map(part).unzip();
     let update = SubscriberUpdate {
         definition,
+        destination,
         secret: Some(NewSecret { sealed, grace_until }),
         ..SubscriberUpdate::default()
     };

@@ -12,7 +12,9 @@ use tidegate_core::headers;
 use tidegate_core::id::prefixed;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
-use tidegate_core::subscriber::{Algorithm, Creation, Section, Start, patch as apply_patch, validate};
+use tidegate_core::subscriber::{
+    Algorithm, Creation, Section, Start, masked_headers, patch as apply_patch, validate,
+};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
 
@@ -36,12 +38,14 @@ pub(super) async fn create(
     let id = prefixed("sub_", app.parts.entropy.u128());
     let algorithm = creation.definition.signing.algorithm;
     let secret = creation.secret.unwrap_or_else(|| app.new_secret(algorithm));
-    let nonce = app.parts.entropy.bytes();
+    let (rosters, entropy) = (&app.parts.rosters, &app.parts.entropy);
+    let (definition, hidden) = rosters.part(caller.project, &id, &creation.definition, entropy.bytes());
     let new = NewSubscriber {
         project: caller.project,
         id: id.clone(),
-        definition: serde_json::to_string(&creation.definition).expect("a definition is always JSON"),
-        secret: app.parts.rosters.seal(caller.project, &id, &secret, nonce),
+        definition,
+        secret: rosters.seal(caller.project, &id, &secret, entropy.bytes()),
+        destination: Some(hidden),
         active: creation.active,
         backfill_from: match creation.from {
             Start::Now => None,
@@ -96,9 +100,14 @@ pub(super) async fn patch(
     patched.validate(&|url| app.check_url(url), &check_headers)?;
     // Whatever failed at the old destination need not fail at the new one.
     let is_fresh = patched.changed.contains(&Section::Destination);
-    let definition = serde_json::to_string(&patched.definition).expect("a definition is always JSON");
+    let rosters = &app.parts.rosters;
+    let nonce = app.parts.entropy.bytes();
+    let (definition, hidden) = (!patched.changed.is_empty())
+        .then(|| rosters.part(caller.project, &id, &patched.definition, nonce))
+        .unzip();
     let update = SubscriberUpdate {
-        definition: (!patched.changed.is_empty()).then_some(definition),
+        definition,
+        destination: hidden,
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
         reorders: patched.changed.contains(&Section::Order),
         ..SubscriberUpdate::default()
@@ -154,7 +163,7 @@ pub(super) fn tell_secret(answer: &mut Value, algorithm: Algorithm, secret: Stri
     }
 }
 
-/// A subscriber as the API shows it; its secret is not among it.
+/// A subscriber as the API shows it, without its secrets.
 pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     let mut value = json!({
         "id": endpoint.rule.id,
@@ -170,8 +179,10 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     if let Some(until) = endpoint.grace_until.filter(|until| app.parts.clock.now() < *until) {
         value["grace_until"] = json!(until);
     }
+    let mut definition = endpoint.definition().clone();
+    definition.destination.headers = masked_headers(&definition.destination.headers);
     if let (Value::Object(value), Ok(Value::Object(definition))) =
-        (&mut value, serde_json::to_value(endpoint.definition()))
+        (&mut value, serde_json::to_value(definition))
     {
         value.extend(definition);
     }

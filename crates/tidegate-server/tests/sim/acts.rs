@@ -140,6 +140,7 @@ impl Site {
                 "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
                 nonce,
             ),
+            destination: None,
             active,
             backfill_from: from_ms.map(|ms| Timestamp::from_ms(now.as_ms().saturating_sub(ms).max(0))),
         };

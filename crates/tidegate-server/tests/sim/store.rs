@@ -16,8 +16,8 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Result, RetryOutcome, Store, Trace,
-    UnitStatus,
+    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
+    SealedRow, Store, Trace, UnitStatus,
 };
 
 use super::dice::Dice;
@@ -381,6 +381,14 @@ impl Store for FaultyStore {
         self.break_down();
         self.leave().await;
         result
+    }
+
+    async fn sealed(&self) -> Result<Vec<SealedRow>> {
+        self.inner.sealed().await
+    }
+
+    async fn reseal(&self, anew: Vec<Reseal>) -> Result<()> {
+        self.inner.reseal(anew).await
     }
 
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {

@@ -343,6 +343,7 @@ pub(crate) fn new_subscriber(id: &str) -> NewSubscriber {
         id: id.to_owned(),
         definition: format!("{{\"name\":\"{id}\"}}"),
         secret: b"sealed".to_vec(),
+        destination: Some(b"sealed too".to_vec()),
         active: true,
         backfill_from: None,
     }

@@ -19,6 +19,7 @@ mod results;
 mod retry;
 mod room;
 mod scratch;
+mod sealed;
 mod stress;
 mod trace;
 
@@ -79,6 +80,7 @@ pub fn cases() -> Vec<Case> {
         restart::cases(),
         backfill::cases(),
         configuration::cases(),
+        sealed::cases(),
         listing::cases(),
         pages::cases(),
         trace::cases(),

@@ -137,8 +137,8 @@ fn create_subscriber(
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     tx.execute(
         "INSERT INTO subscribers (project, id, created_at, created_version, version, active, inactive_reason,
-            definition, secret, backfill_after, backfill_until, backfill_from)
-         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            definition, secret, backfill_after, backfill_until, backfill_from, destination)
+         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         params![
             new.project,
             new.id,
@@ -151,6 +151,7 @@ fn create_subscriber(
             backfill.map(|marks| marks.0),
             backfill.map(|marks| marks.1),
             backfill.map(|marks| marks.2),
+            new.destination,
         ],
     )
     .map_err(failed)?;
@@ -187,7 +188,8 @@ fn update_subscriber(
             "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),
                 active = coalesce(?5, active),
                 inactive_reason = CASE WHEN ?5 IS NULL THEN inactive_reason ELSE ?6 END,
-                failing_since = CASE WHEN ?5 = 1 THEN NULL ELSE failing_since END
+                failing_since = CASE WHEN ?5 = 1 THEN NULL ELSE failing_since END,
+                destination = CASE WHEN ?4 IS NULL THEN destination ELSE ?7 END
              WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
             params![
                 project,
@@ -196,6 +198,7 @@ fn update_subscriber(
                 update.definition,
                 update.active.as_ref().map(std::result::Result::is_ok),
                 update.active.as_ref().and_then(|active| active.as_ref().err()),
+                update.destination,
             ],
         )
         .map_err(failed)?;
@@ -239,7 +242,8 @@ fn delete_subscriber(
 ) -> Result<i64> {
     let changed = tx
         .execute(
-            "UPDATE subscribers SET version = ?3, deleted_at = ?4, backfill_after = NULL
+            "UPDATE subscribers SET version = ?3, deleted_at = ?4, backfill_after = NULL, secret = x'',
+                previous_secret = NULL, previous_until = NULL, destination = NULL
              WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
             params![project, no, version, now.as_ms()],
         )
@@ -283,7 +287,7 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         .prepare_cached(
             "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
                 secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until,
-                failing_since
+                failing_since, destination
              FROM subscribers WHERE version > ?1 ORDER BY no",
         )?
         .query_map([since], subscriber_row)?
@@ -321,5 +325,6 @@ fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
         previous_secret: row
             .get::<_, Option<Vec<u8>>>(12)?
             .zip(row.get::<_, Option<i64>>(13)?.map(Timestamp::from_ms)),
+        destination: row.get(15)?,
     })
 }

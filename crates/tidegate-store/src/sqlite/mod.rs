@@ -17,6 +17,7 @@ mod filter;
 mod lanes;
 mod read;
 mod run;
+mod sealed;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Result, RetryOutcome, Store, Trace,
+    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
+    Trace,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -47,10 +49,11 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
     include_str!("../../migrations/sqlite/0004_breaker.sql"),
+    include_str!("../../migrations/sqlite/0007_locking.sql"),
 ];
 
 /// The embedded store.
@@ -315,6 +318,14 @@ impl Store for SqliteStore {
 
     async fn configuration(&self, since: Version) -> Result<Configuration> {
         self.readers.read(move |conn| configuration::load(conn, since).map_err(failed)).await
+    }
+
+    async fn sealed(&self) -> Result<Vec<SealedRow>> {
+        self.readers.read(|conn| sealed::list(conn).map_err(failed)).await
+    }
+
+    async fn reseal(&self, anew: Vec<Reseal>) -> Result<()> {
+        self.write(self.calls, move |writer| sealed::replace(writer, &anew).map_err(failed)).await
     }
 
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {

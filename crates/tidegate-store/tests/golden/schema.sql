@@ -1,4 +1,4 @@
--- version 3
+-- version 4
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -113,7 +113,7 @@ CREATE TABLE subscribers (
     backfill_after  INTEGER,                 -- events up to here have been looked at; NULL when done
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
-, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER) STRICT;
+, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, destination BLOB) STRICT;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;

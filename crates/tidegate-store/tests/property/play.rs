@@ -81,6 +81,7 @@ impl Stage {
             id: id.to_owned(),
             definition: "{}".to_owned(),
             secret: Vec::new(),
+            destination: None,
             active: true,
             backfill_from,
         };

@@ -15,6 +15,7 @@ Examples:
   tidegate keys create --project p1 --role publisher --name shop
   tidegate keys list --project p1
   tidegate keys delete key_01J8ZQ4WAV --project p1
+  tidegate keys rotate-master
 
 Roles: admin (everything in its project), publisher (sends events), viewer (reads).
 All of these need an admin key.";
@@ -53,6 +54,8 @@ enum Verb {
         #[command(flatten)]
         page: Page,
     },
+    /// Change the master key, which secrets are sealed with, while deliveries go on
+    RotateMaster,
     /// Delete a key; requests with it are refused from then on
     Delete {
         /// The key's id, not the key
@@ -86,11 +89,22 @@ pub(crate) async fn run(args: KeysArgs, globals: &Globals) -> anyhow::Result<Exi
             let empty = "No keys yet. Make one: tidegate keys create --role publisher --name shop";
             session.list(&["v1", "keys"], &[], &page, &COLUMNS, empty).await?;
         }
+        Verb::RotateMaster => rotate_master(&mut session).await?,
         Verb::Delete { id } => {
             session.confirm(Method::DELETE, &["v1", "keys", &id], "deleted", &id).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn rotate_master(session: &mut Session) -> anyhow::Result<()> {
+    let answer = session.create(&["v1", "master-key", "rotate"], &json!({})).await?;
+    if session.output.json {
+        return Ok(session.output.raw(&answer.body)?);
+    }
+    let made = answer.json()?;
+    let (moved, id) = (cell(&made, "moved"), cell(&made, "id"));
+    Ok(session.done(&format!("sealed {moved} secrets with the new master key {id}"))?)
 }
 
 async fn create(

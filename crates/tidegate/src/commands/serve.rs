@@ -23,6 +23,7 @@ Examples:
 Only from the environment, because other users of a machine can read command lines:
   TIDEGATE_ADMIN_KEY   the first admin key (tgk_…, 32 to 128 characters) instead of a generated one
   TIDEGATE_MASTER_KEY  32 bytes in base64 that encrypt secrets at rest; otherwise a file beside the data
+  TIDEGATE_MASTER_KEY_PREVIOUS  the one before it, until the log says that everything is sealed with the new one
 
 SIGTERM stops gracefully: nothing new is accepted, what is under way is finished.";
 
@@ -108,9 +109,13 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Some(path) => File::read(path)?,
         None => File::default(),
     };
-    let admin_key = std::env::var("TIDEGATE_ADMIN_KEY").ok().filter(|key| !key.is_empty());
-    let master_key = std::env::var("TIDEGATE_MASTER_KEY").ok().filter(|key| !key.is_empty());
-    let settings = file.overridden_by(flags(args)).settle(admin_key, master_key.as_deref())?;
+    let secret = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (master_key, previous) = (secret("TIDEGATE_MASTER_KEY"), secret("TIDEGATE_MASTER_KEY_PREVIOUS"));
+    let settings = file.overridden_by(flags(args)).settle(
+        secret("TIDEGATE_ADMIN_KEY"),
+        master_key.as_deref(),
+        previous.as_deref(),
+    )?;
     let data_dir = settings.data_dir.display().to_string();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     boot::run(settings, |address, first_key| announce(scheme, address, &data_dir, first_key))?;

@@ -141,6 +141,12 @@ impl Server {
         self.signal("-TERM");
     }
 
+    /// What `ps` shows of it.
+    pub(crate) fn command_line(&self) -> Vec<u8> {
+        let id = self.process.as_ref().expect("it runs").child.id();
+        fs::read(format!("/proc/{id}/cmdline")).expect("a process")
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process.as_ref().expect("it runs").child.id().to_string();
         let sent = Command::new("kill").args([name, &id]).status().expect("kill exists");

@@ -60,7 +60,7 @@ fn a_role_opens_what_the_description_says_and_nothing_else() {
             count += 1;
         }
     }
-    assert!(count >= 22 * 4, "every operation with a key, by every role");
+    assert!(count >= 24 * 4, "every operation with a key, by every role");
 }
 
 /// A project with one of everything.
