@@ -156,3 +156,14 @@ pub const RESPONSE_HEADER_KEPT_BYTES_MAX: usize = 256;
 pub const CONNECT_ADDRESSES_MAX: usize = 8;
 /// Names looked up at once, one blocking thread each; the store works on the same threads (tokio has 512).
 pub const LOOKUPS_IN_FLIGHT_MAX: usize = 64;
+
+/// Streams at once, over all projects: each reads the store as events come.
+pub const STREAMS_MAX: usize = 128;
+/// Streams of one project at once, so that one can not take all.
+pub const STREAMS_PER_PROJECT_MAX: usize = 32;
+/// Events a stream holds at once, between the store and its reader.
+pub const STREAM_EVENTS_MAX: usize = 256;
+/// Bytes of events after which a stream reads no further before they are sent; one large event may pass it.
+pub const STREAM_BYTES_MAX: usize = 256 * 1024;
+/// Changes of deliveries that are remembered for streams, for all of them together: a few hundred kilobytes.
+pub const STREAM_CHANGES_MAX: usize = 4096;

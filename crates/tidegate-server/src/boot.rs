@@ -133,6 +133,7 @@ async fn serve(
         clock,
         entropy,
         metrics: Arc::new(Metrics::default()),
+        watch: Arc::default(),
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;
@@ -155,6 +156,7 @@ async fn serve(
     signals.stop().await;
     tracing::info!("stopping: finishing what is under way");
     app.is_stopping.store(true, Ordering::Relaxed);
+    app.parts.watch.close();
     // The door's task can only have ended before; then there is nothing to stop.
     let _ = stop.send(true);
     let _ = door.await;

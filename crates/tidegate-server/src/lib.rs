@@ -1,7 +1,7 @@
 //! The running thing: pipeline loops, HTTP API, boot and shutdown.
 //!
 //! [`boot`] makes it from [`settings`]; [`listen`] is its door, [`api`] what stands behind it, [`pipeline`] the
-//! journey of an event. [`clock`] and [`entropy`] are the only sources of time and chance.
+//! journey of an event. [`watch`] tells those who look on. [`clock`] and [`entropy`] are the only sources of time and chance.
 
 pub mod api;
 pub mod boot;
@@ -13,3 +13,4 @@ pub mod metrics;
 pub mod pipeline;
 pub mod roster;
 pub mod settings;
+pub mod watch;

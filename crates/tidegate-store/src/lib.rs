@@ -30,8 +30,8 @@ pub use group::{
     UnitStatus,
 };
 pub use read::{
-    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, Trace,
-    TraceRule,
+    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, Stretch,
+    Trace, TraceRule,
 };
 
 /// What can go wrong that the caller can act on.
@@ -95,6 +95,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;
+    /// The number of the newest event: whatever is accepted from now on has a higher one.
+    async fn newest(&self) -> Result<Seq>;
+    /// The events after a mark, oldest first: at most `limit` of them, and no further one after `bytes` bytes. Passes
+    /// over a bounded number of rows, and never over a number under which an event may still be accepted.
+    async fn events_after(
+        &self,
+        project: ProjectNo,
+        after: Seq,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Stretch>;
     /// The events with this id: one, or one per source.
     async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>>;
     /// What became of an event, and the rules it was judged by.
@@ -107,6 +118,12 @@ pub trait Store: Send + Sync + 'static {
         project: ProjectNo,
         delivery: DeliveryNo,
     ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>>;
+    /// Those of these deliveries that are the project's and still kept, in order of their numbers.
+    async fn deliveries_among(
+        &self,
+        project: ProjectNo,
+        numbers: Vec<DeliveryNo>,
+    ) -> Result<Vec<DeliveryRow>>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
 

@@ -57,6 +57,17 @@ pub struct EventRow {
     pub body: Bytes,
 }
 
+/// The events of a project that follow a mark, in order of acceptance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Oldest first.
+    pub events: Vec<EventRow>,
+    /// How far it reaches: the mark to go on from.
+    pub through: Seq,
+    /// There was nothing beyond it.
+    pub is_end: bool,
+}
+
 /// Which deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFilter {

@@ -96,6 +96,19 @@ impl Client {
         self.success(answer)
     }
 
+    /// Opens a stream, on a connection of its own; anything but a success is a failure.
+    pub(crate) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Incoming, Failure> {
+        let mut sender = self.connect().await?;
+        let request = self.request(&Method::GET, &self.address(path, query), Bytes::new())?;
+        let response = timeout(ANSWER_TIMEOUT, sender.send_request(request)).await;
+        let response = response.map_err(|_| self.unreachable("no answer in time".to_owned()))?;
+        let response = response.map_err(|error| self.unreachable(format!("no answer: {}", chain(&error))))?;
+        if response.status().is_success() {
+            return Ok(response.into_body());
+        }
+        Err(self.problem(&self.read(response).await?))
+    }
+
     /// Asks for something with a JSON body (or none); anything but a success is a failure.
     pub(crate) async fn act(
         &mut self,

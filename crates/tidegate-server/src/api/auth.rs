@@ -28,13 +28,14 @@ pub(crate) struct Caller {
     /// The header named a project.
     pub(crate) named_project: bool,
     role: Role,
+    key: [u8; 32],
 }
 
 impl Caller {
     /// Whoever sent this request.
     pub(crate) fn of(parts: &Parts, app: &App) -> Result<Self, Problem> {
         let roster = app.parts.rosters.current();
-        let holder = holder(parts, &roster).ok_or_else(|| {
+        let (key, holder) = holder(parts, &roster).ok_or_else(|| {
             let detail = "send `authorization: Bearer tgk_…` with a valid key";
             Problem::new(StatusCode::UNAUTHORIZED, "key_invalid", detail)
         })?;
@@ -45,7 +46,15 @@ impl Caller {
             is_operator: holder.project.is_none(),
             named_project: named.is_some(),
             role: holder.role,
+            key,
         })
+    }
+
+    /// Whether its key and its project are still there, for those who stay longer than one request.
+    pub(crate) fn is_known(&self, roster: &Roster) -> bool {
+        let holds = |holder: Holder| holder.project.is_none_or(|own| own == self.project);
+        roster.holder(&self.key).is_some_and(holds)
+            && roster.projects.values().any(|project| project.no == self.project)
     }
 
     pub(crate) fn must_publish(&self) -> Result<(), Problem> {
@@ -84,11 +93,12 @@ impl FromRequestParts<Arc<App>> for Caller {
     }
 }
 
-fn holder(parts: &Parts, roster: &Roster) -> Option<Holder> {
+fn holder(parts: &Parts, roster: &Roster) -> Option<([u8; 32], Holder)> {
     let header = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = header.split_once(' ')?;
     let is_bearer = scheme.eq_ignore_ascii_case("bearer");
-    roster.holder(&key::hash(token.trim())).filter(|_| is_bearer)
+    let key = key::hash(token.trim());
+    roster.holder(&key).filter(|_| is_bearer).map(|holder| (key, holder))
 }
 
 fn project(roster: &Roster, holder: Holder, named: Option<&str>) -> Option<ProjectNo> {

@@ -11,6 +11,7 @@ mod problem;
 mod projects;
 mod request;
 mod rotate;
+mod stream;
 mod subscribers;
 #[cfg(test)]
 mod tests;
@@ -88,6 +89,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/events", events::list),
         route(M::GET, "/v1/events/{id}", events::get),
         route(M::GET, "/v1/events/{id}/trace", trace::get),
+        route(M::GET, "/v1/stream", stream::get),
         route(M::POST, "/v1/subscribers", subscribers::create),
         route(M::GET, "/v1/subscribers", subscribers::list),
         route(M::GET, "/v1/subscribers/{id}", subscribers::get),

@@ -34,6 +34,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
+use crate::watch::Watch;
 use backfill::Backfill;
 use deliver::Deliver;
 use desk::Desk;
@@ -59,6 +60,8 @@ pub struct Parts {
     pub entropy: Entropy,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Who looks on.
+    pub watch: Arc<Watch>,
 }
 
 /// Where the loops run. In simulation all are one.

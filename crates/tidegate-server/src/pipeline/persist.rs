@@ -28,6 +28,7 @@ use super::ingest::route;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
+use crate::watch::Watch;
 
 /// Results that are written alone when no event comes along.
 const RESULTS_MAX: usize = 512;
@@ -47,6 +48,7 @@ pub struct Persist {
     desk: Arc<Desk>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    watch: Arc<Watch>,
     pending: Mutex<Pending>,
     wake: Notify,
     is_healthy: AtomicBool,
@@ -98,6 +100,7 @@ impl Persist {
             desk,
             clock: parts.clock.clone(),
             metrics: Arc::clone(&parts.metrics),
+            watch: Arc::clone(&parts.watch),
             pending: Mutex::default(),
             wake: Notify::new(),
             is_healthy: AtomicBool::new(true),
@@ -276,6 +279,7 @@ impl Persist {
         for backfiller in batch.backfillers {
             let _ = backfiller.send(());
         }
+        self.watch.committed(&batch.group, committed.stale);
     }
 
     /// The commit failed: submitters are told by their dropped channel, results and releases are kept for the next

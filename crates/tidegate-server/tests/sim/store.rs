@@ -17,7 +17,7 @@ use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
-    SealedRow, Store, Trace, UnitStatus,
+    SealedRow, Store, Stretch, Trace, UnitStatus,
 };
 
 use super::dice::Dice;
@@ -430,6 +430,20 @@ impl Store for FaultyStore {
         self.inner.events(project, filter).await
     }
 
+    async fn newest(&self) -> Result<Seq> {
+        self.inner.newest().await
+    }
+
+    async fn events_after(
+        &self,
+        project: ProjectNo,
+        after: Seq,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Stretch> {
+        self.inner.events_after(project, after, limit, bytes).await
+    }
+
     async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
         self.inner.event(project, id).await
     }
@@ -448,6 +462,14 @@ impl Store for FaultyStore {
         delivery: DeliveryNo,
     ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
         self.inner.delivery(project, delivery).await
+    }
+
+    async fn deliveries_among(
+        &self,
+        project: ProjectNo,
+        numbers: Vec<DeliveryNo>,
+    ) -> Result<Vec<DeliveryRow>> {
+        self.inner.deliveries_among(project, numbers).await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

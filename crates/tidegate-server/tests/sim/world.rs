@@ -227,6 +227,7 @@ impl World {
             clock: life.clock.clone(),
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
+            watch: Arc::default(),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;

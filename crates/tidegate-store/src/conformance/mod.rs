@@ -9,6 +9,7 @@ mod backfill;
 pub(crate) mod bench;
 mod bodies;
 mod configuration;
+mod follow;
 mod group;
 mod ids;
 mod lanes;
@@ -83,6 +84,7 @@ pub fn cases() -> Vec<Case> {
         sealed::cases(),
         listing::cases(),
         pages::cases(),
+        follow::cases(),
         trace::cases(),
         stress::cases(),
     ]

@@ -11,7 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::dedupe::Dedupe;
-use crate::{BackfillStep, EventFilter, EventRow, Page, RoutedUnit, UnitStatus, fingerprint_from};
+use crate::{BackfillStep, EventFilter, EventRow, Page, RoutedUnit, Stretch, UnitStatus, fingerprint_from};
 
 /// Whether a unit is there already, and if so, how it compares.
 pub(super) fn known(
@@ -167,6 +167,44 @@ fn wanted(row: &Row<'_>, filter: &EventFilter) -> rusqlite::Result<bool> {
         None => Ok(true),
         Some(subject) => Ok(row.get_ref(7)?.as_str_or_null()? == Some(subject)),
     }
+}
+
+pub(super) const NEWEST: &str = "SELECT coalesce(max(seq), 0) FROM events";
+
+pub(super) fn newest(conn: &Connection) -> rusqlite::Result<Seq> {
+    conn.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))
+}
+
+pub(super) fn after_sql() -> String {
+    format!("SELECT {COLUMNS}, project FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2")
+}
+
+/// The events after a mark. There is one writer, so a number that is read is followed by higher ones only.
+pub(super) fn after(
+    conn: &Connection,
+    project: ProjectNo,
+    after: Seq,
+    limit: usize,
+    bytes: usize,
+) -> rusqlite::Result<Stretch> {
+    let mut statement = conn.prepare_cached(&after_sql())?;
+    let mut rows = statement.query(params![after, PAGE_ROWS_SCANNED_MAX as i64])?;
+    let mut stretch = Stretch { events: Vec::new(), through: after, is_end: false };
+    let (mut passed, mut taken) = (0, 0);
+    while let Some(row) = rows.next()? {
+        if stretch.events.len() == limit || taken >= bytes {
+            return Ok(stretch);
+        }
+        passed += 1;
+        stretch.through = row.get(0)?;
+        if row.get::<_, ProjectNo>(9)? == project {
+            let event = event_row(row)?;
+            taken += event.body.len();
+            stretch.events.push(event);
+        }
+    }
+    stretch.is_end = passed < PAGE_ROWS_SCANNED_MAX;
+    Ok(stretch)
 }
 
 pub(super) fn backfill_sql() -> String {

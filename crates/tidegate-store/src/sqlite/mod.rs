@@ -32,7 +32,7 @@ use tidegate_core::time::Timestamp;
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
-    Trace,
+    Stretch, Trace,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -351,6 +351,21 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| events::list(conn, project, &filter).map_err(failed)).await
     }
 
+    async fn newest(&self) -> Result<Seq> {
+        self.readers.read(|conn| events::newest(conn).map_err(failed)).await
+    }
+
+    async fn events_after(
+        &self,
+        project: ProjectNo,
+        after: Seq,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Stretch> {
+        let read = move |conn: &Connection| events::after(conn, project, after, limit, bytes).map_err(failed);
+        self.readers.read(read).await
+    }
+
     async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
         let dedupe = Arc::clone(&self.dedupe);
         self.readers.read(move |conn| events::by_id(conn, &dedupe, project, &id).map_err(failed)).await
@@ -370,6 +385,14 @@ impl Store for SqliteStore {
         no: DeliveryNo,
     ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
         self.readers.read(move |conn| read::one(conn, project, no).map_err(failed)).await
+    }
+
+    async fn deliveries_among(
+        &self,
+        project: ProjectNo,
+        numbers: Vec<DeliveryNo>,
+    ) -> Result<Vec<DeliveryRow>> {
+        self.readers.read(move |conn| read::among(conn, project, numbers).map_err(failed)).await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

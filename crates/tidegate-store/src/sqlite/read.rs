@@ -101,13 +101,17 @@ pub(super) fn list(
     Ok(page)
 }
 
+fn one_sql() -> String {
+    format!("{SELECT} WHERE d.id = ?1 AND d.project = ?2")
+}
+
 pub(super) fn one(
     conn: &Connection,
     project: ProjectNo,
     no: DeliveryNo,
 ) -> rusqlite::Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
     let found = conn
-        .prepare_cached(&format!("{SELECT} WHERE d.id = ?1 AND d.project = ?2"))?
+        .prepare_cached(&one_sql())?
         .query_row([no, project], |row| delivery_row(conn, row))
         .optional()?;
     let Some(delivery) = found else { return Ok(None) };
@@ -119,6 +123,22 @@ pub(super) fn one(
         .query_map([no], attempt_row)?
         .collect::<rusqlite::Result<_>>()?;
     Ok(Some((delivery, attempts)))
+}
+
+/// Those of these deliveries that are the project's.
+pub(super) fn among(
+    conn: &Connection,
+    project: ProjectNo,
+    mut numbers: Vec<DeliveryNo>,
+) -> rusqlite::Result<Vec<DeliveryRow>> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut statement = conn.prepare_cached(&one_sql())?;
+    let mut found = Vec::new();
+    for no in numbers {
+        found.extend(statement.query_row([no, project], |row| delivery_row(conn, row)).optional()?);
+    }
+    Ok(found)
 }
 
 fn attempt_row(row: &Row<'_>) -> rusqlite::Result<AttemptRow> {

@@ -8,6 +8,7 @@ mod send;
 mod serve;
 mod sink;
 mod subscribers;
+mod tail;
 mod trace;
 mod verify;
 
@@ -77,6 +78,9 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// Show what became of an event, subscriber by subscriber
     Trace(trace::TraceArgs),
+    /// Follow events and results of attempts as they happen
+    #[command(alias = "stream")]
+    Tail(tail::TailArgs),
     /// Make, list, show, pause or delete subscribers
     Subscribers(subscribers::SubscribersArgs),
     /// List, show or retry deliveries
@@ -96,6 +100,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sink(args) => block_on(sink::run(args, &globals)),
         Command::Verify(args) => verify::run(args, &globals),
         Command::Trace(args) => block_on(trace::run(args, &globals)),
+        Command::Tail(args) => block_on(tail::run(args, &globals)),
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
         Command::Keys(args) => block_on(keys::run(args, &globals)),

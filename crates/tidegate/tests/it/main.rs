@@ -24,6 +24,7 @@ mod operator;
 mod order;
 mod signing;
 mod smuggling;
+mod stream;
 mod subscribers;
 mod tenants;
 mod tls;

@@ -35,6 +35,8 @@ fn queries() -> Vec<(&'static str, String)> {
         ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
         ("events", events::list_sql(&EventFilter::default())),
         ("events of a type", events::list_sql(&typed)),
+        ("events after a mark", events::after_sql()),
+        ("newest event", events::NEWEST.to_owned()),
         ("backfill", events::backfill_sql()),
         ("deliveries", read::list_sql(&DeliveryFilter::default())),
         ("deliveries of a subscriber", read::list_sql(&of_one)),
