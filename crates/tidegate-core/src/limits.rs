@@ -165,5 +165,7 @@ pub const STREAMS_PER_PROJECT_MAX: usize = 32;
 pub const STREAM_EVENTS_MAX: usize = 256;
 /// Bytes of events after which a stream reads no further before they are sent; one large event may pass it.
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
+/// Subscribers with a line of their own in `/metrics`, those with the most work; the rest are one line.
+pub const METRICS_SUBSCRIBERS_MAX: usize = 500;
 /// Changes of deliveries that are remembered for streams, for all of them together: a few hundred kilobytes.
 pub const STREAM_CHANGES_MAX: usize = 4096;

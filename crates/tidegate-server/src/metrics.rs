@@ -1,4 +1,10 @@
 //! What is counted, for Prometheus. No label ever carries a user's text.
+//!
+//! Here is what the hot path counts, each in a handle of its own; [`scrape`] looks up the rest when somebody asks.
+
+mod process;
+pub mod scrape;
+pub mod text;
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -12,6 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use text::Text;
 use tidegate_core::attempt::Verdict;
 use tidegate_destinations::Exchange;
 use tidegate_store::{Backlog, Committed, Group, UnitStatus};
@@ -39,6 +46,10 @@ pub struct Metrics {
     commit_seconds: Histogram,
     commits: Counter,
     commit_events: Counter,
+    group_events: Histogram,
+    request_seconds: Histogram,
+    retries: Counter,
+    connections: Gauge,
     results_stale: Counter,
     connections_refused: Family<Reason, Counter>,
     in_flight: Gauge,
@@ -52,6 +63,9 @@ pub struct Metrics {
 
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+/// Events of one group: how well requests share commits.
+const GROUP_EVENTS: [f64; 8] = [0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -67,6 +81,10 @@ impl Default for Metrics {
             commit_seconds: Histogram::new(SECONDS),
             commits: Counter::default(),
             commit_events: Counter::default(),
+            group_events: Histogram::new(GROUP_EVENTS),
+            request_seconds: Histogram::new(SECONDS),
+            retries: Counter::default(),
+            connections: Gauge::default(),
             results_stale: Counter::default(),
             connections_refused: Family::default(),
             in_flight: Gauge::default(),
@@ -99,6 +117,18 @@ impl Metrics {
         registry.register("commit_seconds", "Duration of group commits", self.commit_seconds.clone());
         registry.register("commits", "Group commits", self.commits.clone());
         registry.register("commit_events", "Events written by group commits", self.commit_events.clone());
+        registry.register("group_events", "Events in one group commit", self.group_events.clone());
+        registry.register(
+            "ingest_request_seconds",
+            "From a request's head to its answer, for requests that bring events",
+            self.request_seconds.clone(),
+        );
+        registry.register(
+            "attempts_retried",
+            "Attempts that were not the first of their delivery",
+            self.retries.clone(),
+        );
+        registry.register("connections_open", "Connections at the door", self.connections.clone());
         registry.register(
             "results_stale",
             "Results refused because their claim was void",
@@ -145,8 +175,22 @@ impl Metrics {
         self.connections_refused.get_or_create(&Reason { reason }).inc();
     }
 
-    /// An attempt has ended.
-    pub fn attempted(&self, exchange: &Exchange, verdict: &Verdict, since_acceptance: Duration) {
+    /// A request that brought events was answered.
+    pub fn requested(&self, took: Duration) {
+        self.request_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A connection came; it is gone when what this gives is dropped.
+    pub fn connected(&self) -> Connected {
+        self.connections.inc();
+        Connected(self.connections.clone())
+    }
+
+    /// An attempt has ended: there were so many `before` it.
+    pub fn attempted(&self, exchange: &Exchange, verdict: &Verdict, before: u32, since_acceptance: Duration) {
+        if before > 0 {
+            self.retries.inc();
+        }
         self.attempt_seconds.observe(f64::from(exchange.phases.total_us) / 1e6);
         if *verdict == Verdict::Delivered {
             self.delivered.inc();
@@ -174,13 +218,15 @@ impl Metrics {
     pub fn committed(&self, group: &Group, committed: &Committed, took: Duration) {
         self.commits.inc();
         let units = group.submissions.iter().flat_map(|submission| &submission.units);
-        self.commit_events.inc_by(units.map(|unit| unit.unit.events.len() as u64).sum());
+        let events: u64 = units.map(|unit| unit.unit.events.len() as u64).sum();
+        self.commit_events.inc_by(events);
+        self.group_events.observe(events as f64);
         self.results_stale.inc_by(committed.stale);
         self.commit_seconds.observe(took.as_secs_f64());
     }
 
-    /// The text that a scrape gets.
-    pub fn render(&self, in_flight: usize, breakers_open: usize, backlog: Backlog) -> String {
+    /// What was counted, as text.
+    pub fn render(&self, in_flight: usize, breakers_open: usize, backlog: Backlog) -> Text {
         self.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
         self.breakers_open.set(i64::try_from(breakers_open).unwrap_or(i64::MAX));
         self.waiting.set(backlog.waiting);
@@ -189,6 +235,15 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))
             .expect("writing to a string does not fail");
-        text
+        Text::new(text)
+    }
+}
+
+/// A connection that is counted.
+pub struct Connected(Gauge);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -78,6 +79,8 @@ pub struct Endpoint {
     pub timeout: Duration,
     /// What it allows.
     pub terms: Terms,
+    /// When it last took a delivery, in this life of the process; 0 is never.
+    pub delivered_at_ms: Arc<AtomicI64>,
 }
 
 impl Endpoint {
@@ -316,7 +319,7 @@ impl Rosters {
     /// Takes over one row. Only a wrong master key is an error: going on with it would lose deliveries one by one.
     fn apply(&self, roster: &mut Roster, row: SubscriberRow) -> tidegate_store::Result<()> {
         let (no, key) = (row.no, (row.project, row.id.clone()));
-        roster.endpoints.remove(&no);
+        let old = roster.endpoints.remove(&no);
         roster.by_id.remove(&key);
         if row.deleted {
             return Ok(());
@@ -326,7 +329,10 @@ impl Rosters {
             return Err(other_key(&key.1));
         }
         match opened.map_err(|problem| problem.to_string()).and_then(|opened| compile(row, opened)) {
-            Ok(endpoint) => {
+            Ok(mut endpoint) => {
+                if let Some(old) = old {
+                    endpoint.delivered_at_ms = Arc::clone(&old.delivered_at_ms);
+                }
                 roster.endpoints.insert(no, Arc::new(endpoint));
                 roster.by_id.insert(key, no);
             }
@@ -386,6 +392,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
         signers,
         grace_until: row.previous_secret.map(|(_, until)| until),
         timeout: limits.timeout.0,
+        delivered_at_ms: Arc::default(),
         terms: Terms {
             concurrency: limits.concurrency,
             rate: limits.rate,

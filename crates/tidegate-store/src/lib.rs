@@ -30,8 +30,8 @@ pub use group::{
     UnitStatus,
 };
 pub use read::{
-    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, Stretch,
-    Trace, TraceRule,
+    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, StorePart,
+    Stretch, Trace, TraceRule,
 };
 
 /// What can go wrong that the caller can act on.
@@ -126,6 +126,10 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<DeliveryRow>>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
+    /// How much waits for each subscriber that is not deleted, for metrics.
+    async fn backlogs(&self) -> Result<Vec<(SubscriberNo, Backlog)>>;
+    /// How large the store is, part by part.
+    async fn sizes(&self) -> Result<Vec<StorePart>>;
 
     /// This process's life; its claims carry it.
     fn incarnation(&self) -> Incarnation;

@@ -163,3 +163,24 @@ pub struct Backlog {
     /// Every attempt failed.
     pub exhausted: u64,
 }
+
+impl Backlog {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting + other.waiting,
+            held: self.held + other.held,
+            exhausted: self.exhausted + other.exhausted,
+        }
+    }
+}
+
+/// A part of the store on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorePart {
+    /// What it is, for example `database`.
+    pub name: &'static str,
+    /// How large it is.
+    pub bytes: u64,
+}

@@ -22,8 +22,15 @@ use crate::pipeline::persist::Unavailable;
 
 /// Accepts events. The answer comes after the commit.
 pub(super) async fn publish(State(app): State<Arc<App>>, request: extract::Request) -> Answer {
+    let began = app.parts.clock.elapsed();
+    let answer = accept(&app, request).await;
+    app.parts.metrics.requested(app.parts.clock.elapsed() - began);
+    answer
+}
+
+async fn accept(app: &App, request: extract::Request) -> Answer {
     let (parts, body) = request.into_parts();
-    let caller = Caller::of(&parts, &app)?;
+    let caller = Caller::of(&parts, app)?;
     caller.must_publish()?;
     let ingest = &app.pipeline.ingest;
     let (body, _room) = read_body(&parts.headers, body, ingest).await?;

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::problem::Answer;
 use super::request::Query;
 use super::{App, json_answer};
+use crate::metrics::scrape::Scrape;
 
 /// The process runs.
 pub(super) async fn livez() -> Response {
@@ -44,10 +45,27 @@ pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery)
 }
 
 /// Everything that is counted, in the text format of Prometheus.
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    let backlogs = app.parts.store.backlogs().await?;
+    let sizes = app.parts.store.sizes().await?;
     let backlog = app.parts.store.backlog().await?;
-    let text =
+    let mut text =
         app.parts.metrics.render(app.pipeline.desk.in_flight(), app.pipeline.desk.breakers_open(), backlog);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let scrape = Scrape {
+        roster: &app.parts.rosters.current(),
+        backlogs: &backlogs,
+        sizes: &sizes,
+        streams: app.parts.watch.open(),
+    };
+    scrape.add(&mut text);
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let (kind, text) = if accepted.into_iter().any(|kinds| kinds.contains(OPENMETRICS)) {
+        (format!("{OPENMETRICS}; version=1.0.0; charset=utf-8"), text.into_openmetrics())
+    } else {
+        ("text/plain; version=0.0.4; charset=utf-8".to_owned(), text.into_prometheus())
+    };
     Ok((StatusCode::OK, [(CONTENT_TYPE, kind)], text).into_response())
 }
+
+/// What scrapers that know it ask for.
+const OPENMETRICS: &str = "application/openmetrics-text";

@@ -107,6 +107,7 @@ fn admit(
     };
     let (door, mut stop) = (Arc::clone(door), stop.clone());
     tokio::spawn(async move {
+        let _connected = door.metrics.connected();
         // Answers are small and complete: waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
         let Some(certificate) = &door.certificate else {

@@ -124,7 +124,10 @@ impl Deliver {
         let exchange = self.transport.send(self.outbound(job, endpoint)).await;
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
-        self.metrics.attempted(&exchange, &verdict, now.since(job.accepted_at));
+        self.metrics.attempted(&exchange, &verdict, job.attempts, now.since(job.accepted_at));
+        if verdict == Verdict::Delivered {
+            endpoint.delivered_at_ms.store(now.as_ms(), Ordering::Relaxed);
+        }
         let chance = self.entropy.u64();
         let retries = &endpoint.definition().retry.schedule;
         let next = match turn.probe {

@@ -17,7 +17,7 @@ use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
-    SealedRow, Store, Stretch, Trace, UnitStatus,
+    SealedRow, Store, StorePart, Stretch, Trace, UnitStatus,
 };
 
 use super::dice::Dice;
@@ -474,6 +474,14 @@ impl Store for FaultyStore {
 
     async fn backlog(&self) -> Result<Backlog> {
         self.inner.backlog().await
+    }
+
+    async fn backlogs(&self) -> Result<Vec<(SubscriberNo, Backlog)>> {
+        self.inner.backlogs().await
+    }
+
+    async fn sizes(&self) -> Result<Vec<StorePart>> {
+        self.inner.sizes().await
     }
 
     fn incarnation(&self) -> Incarnation {

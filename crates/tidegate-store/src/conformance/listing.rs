@@ -134,4 +134,9 @@ async fn the_backlog_counts_what_waits(mut bench: Bench) {
     bench.pause(b).await;
     bench.reopen().await;
     assert_eq!(bench.store().backlog().await.unwrap(), Backlog { waiting: 4, held: 6, exhausted: 1 });
+    let each = bench.store().backlogs().await.unwrap();
+    let sum = each.iter().fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog));
+    assert_eq!(sum, Backlog { waiting: 4, held: 6, exhausted: 1 }, "subscriber by subscriber it is the same");
+    assert!(each.iter().any(|(_, backlog)| backlog.held == 6 && backlog.waiting == 0));
+    assert!(bench.store().sizes().await.unwrap().iter().any(|part| part.bytes > 0));
 }

@@ -11,7 +11,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::failed;
-use crate::{Error, Result};
+use crate::{Error, Result, StorePart};
 
 /// Where database work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,19 @@ impl Readers {
                 Err(Error::Unavailable(format!("database work ended early: {error}")))
             }),
         }
+    }
+
+    /// The files, as large as they are now; the log is gone while nothing uses it.
+    pub(super) fn sizes(&self) -> Vec<StorePart> {
+        let bytes = |suffix: &str| {
+            let mut path = self.path.clone().into_os_string();
+            path.push(suffix);
+            std::fs::metadata(path).map_or(0, |file| file.len())
+        };
+        vec![
+            StorePart { name: "database", bytes: bytes("") },
+            StorePart { name: "wal", bytes: bytes("-wal") },
+        ]
     }
 
     fn take(&self) -> Result<Connection> {

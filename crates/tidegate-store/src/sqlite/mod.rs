@@ -32,7 +32,7 @@ use tidegate_core::time::Timestamp;
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
-    Stretch, Trace,
+    StorePart, Stretch, Trace,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -397,6 +397,14 @@ impl Store for SqliteStore {
 
     async fn backlog(&self) -> Result<Backlog> {
         self.readers.read(|conn| read::backlog(conn).map_err(failed)).await
+    }
+
+    async fn backlogs(&self) -> Result<Vec<(SubscriberNo, Backlog)>> {
+        self.readers.read(|conn| read::backlogs(conn).map_err(failed)).await
+    }
+
+    async fn sizes(&self) -> Result<Vec<StorePart>> {
+        Ok(self.readers.sizes())
     }
 
     fn incarnation(&self) -> Incarnation {

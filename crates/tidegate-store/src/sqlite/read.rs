@@ -1,9 +1,11 @@
 //! Deliveries as people look at them: listed, opened, traced, counted.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, ProjectNo, Seq};
+use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
@@ -214,6 +216,31 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
 pub(super) const COUNT_DUE: &str = "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND status = 0";
 pub(super) const COUNT_WAITING: &str = "SELECT count(*) FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3 AND status = 2";
 pub(super) const COUNT_EXHAUSTED: &str = "SELECT count(*) FROM deliveries WHERE status = 4";
+
+pub(super) const EXHAUSTED_BY_SUBSCRIBER: &str =
+    "SELECT subscriber, count(*) FROM deliveries WHERE status = 4 GROUP BY subscriber";
+
+/// Per subscriber that is not deleted; what is exhausted counts also for those that are.
+pub(super) fn backlogs(conn: &Connection) -> rusqlite::Result<Vec<(SubscriberNo, Backlog)>> {
+    let mut due = conn.prepare_cached(COUNT_DUE)?;
+    let mut laned = conn.prepare_cached(COUNT_WAITING)?;
+    let exhausted: BTreeMap<SubscriberNo, u64> = conn
+        .prepare_cached(EXHAUSTED_BY_SUBSCRIBER)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut subscribers =
+        conn.prepare_cached("SELECT no, active FROM subscribers WHERE deleted_at IS NULL ORDER BY no")?;
+    let mut rows = subscribers.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (no, active): (SubscriberNo, bool) = (row.get(0)?, row.get(1)?);
+        let waiting: u64 = due.query_row([no], |row| row.get::<_, u64>(0))?
+            + laned.query_row([no], |row| row.get::<_, u64>(0))?;
+        let (waiting, held) = if active { (waiting, 0) } else { (0, waiting) };
+        found.push((no, Backlog { waiting, held, exhausted: exhausted.get(&no).copied().unwrap_or(0) }));
+    }
+    Ok(found)
+}
 
 pub(super) fn backlog(conn: &Connection) -> rusqlite::Result<Backlog> {
     let mut backlog = Backlog::default();

@@ -117,12 +117,23 @@ pub(crate) fn within_patience(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
+fn is_stream(bytes: &[u8]) -> bool {
+    let head = &bytes[..bytes.len().min(1024)];
+    let text = String::from_utf8_lossy(head);
+    text.contains("\r\n\r\n") && text.contains("text/event-stream")
+}
+
 impl Answer {
-    /// Reads everything until the server closes the connection.
+    /// Reads everything until the server closes the connection. Of a stream, which does not end, the beginning.
     pub(crate) fn read(stream: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
-        if let Err(error) = stream.read_to_end(&mut bytes) {
-            panic!("no whole answer: {error}; so far: {}", String::from_utf8_lossy(&bytes));
+        let mut buffer = [0; 16 * 1024];
+        while !is_stream(&bytes) {
+            match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                Err(error) => panic!("no whole answer: {error}; so far: {}", String::from_utf8_lossy(&bytes)),
+            }
         }
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
         let head = String::from_utf8(bytes[..end].to_vec()).expect("heads are text").to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Looking: lists and their filters, traces, metrics and health.
+//! Looking: lists and their filters, traces and health.
 
 use serde_json::{Value, json};
 
@@ -153,41 +153,6 @@ fn a_trace_judges_by_the_rules_of_its_day() {
         trace["subscribers"].as_array().unwrap().iter().all(|line| line["outcome"] == "delivered")
     });
     client.get("/v1/events/g/trace").problem(404, "not_found");
-}
-
-#[test]
-fn metrics_have_the_names_that_monitoring_expects() {
-    let server = Server::start();
-    let client = server.admin();
-    let hook = Receiver::answering(&[500]);
-    server.subscribe(&hook, &json!({ "name": "my-label", "retry": { "schedule": ["1ms"] } }));
-    client.publish(&json!({ "id": "e", "source": "my-source", "type": "my-type" }));
-    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 1);
-    let answer = Client::stranger(server.address).get("/metrics");
-    assert_eq!(answer.status, 200);
-    assert!(
-        answer.header("content-type").is_some_and(|kind| kind.starts_with("application/openmetrics-text"))
-    );
-    let text = answer.text();
-    for sample in [
-        "tidegate_events_accepted_total 1",
-        "tidegate_deliveries_delivered_total 1",
-        "tidegate_attempts_failed_total{outcome=\"status\"} 1",
-        "tidegate_deliveries_waiting 0",
-        "tidegate_delivery_seconds_count 1",
-    ] {
-        assert!(text.lines().any(|line| line == sample), "{sample} is not in\n{text}");
-    }
-    assert!(text.ends_with("# EOF\n"));
-    let kinds: Vec<(&str, &str)> =
-        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let name = line.split(['{', ' ']).next().expect("a name");
-        let (family, kind) = *kinds.iter().rfind(|(family, _)| name.starts_with(family)).expect("a type");
-        assert!(family.starts_with("tidegate_"), "{line}");
-        assert!(kind != "counter" || name == format!("{family}_total"), "{line}");
-    }
-    assert!(!text.contains("my-"), "no user's text is a label");
 }
 
 #[test]

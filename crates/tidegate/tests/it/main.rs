@@ -20,6 +20,7 @@ mod leaks;
 mod lifecycle;
 mod look;
 mod master_key;
+mod metrics;
 mod operator;
 mod order;
 mod signing;
