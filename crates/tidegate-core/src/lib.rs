@@ -24,11 +24,15 @@ pub mod schedule;
 
 pub mod delivery;
 
+pub mod payload;
+
 pub mod sign;
 
 pub mod headers;
 
 pub mod egress;
+
+pub mod verification;
 
 pub mod attempt;
 

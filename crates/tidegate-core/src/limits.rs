@@ -148,6 +148,17 @@ pub const SECRET_GRACE_MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// The prefix of additional signature headers.
 pub const HEADER_PREFIX_BYTES_MAX: usize = 32;
 
+/// The name by which endpoints are asked for consent: a host name's own limit.
+pub const ORIGIN_BYTES_MAX: usize = 253;
+/// Tries of one verification; after that it is tried on request only.
+pub const VERIFICATION_TRIES_MAX: usize = 5;
+/// Deliveries one trigger makes due: the commit waits for it.
+pub const TRIGGER_DELIVERIES_MAX: usize = 10_000;
+/// Tests of one subscriber under way at once: a person's clicks, not a load generator.
+pub const SAMPLES_PER_SUBSCRIBER_MAX: usize = 2;
+/// Tests of all subscribers under way at once.
+pub const SAMPLES_IN_FLIGHT_MAX: usize = 64;
+
 /// The head of a receiver's answer: status line and headers. Its connection buffers no more than this.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 32 * 1024;
 /// One header of a receiver's answer that is kept (`content-type`, `retry-after`).

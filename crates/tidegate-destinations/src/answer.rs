@@ -16,7 +16,7 @@ use tidegate_core::limits::{
     RESPONSE_HEADER_KEPT_BYTES_MAX, RESPONSE_KEPT_BYTES_MAX, RESPONSE_READ_BYTES_MAX,
 };
 
-use crate::transport::Answer;
+use crate::transport::{Answer, Grant};
 
 /// An answer, and what it means for its connection.
 pub(crate) struct Received {
@@ -28,7 +28,7 @@ pub(crate) struct Received {
 }
 
 /// Reads an answer, or as much of it as is worth the while.
-pub(crate) async fn read(response: Response<Incoming>) -> Result<Received, hyper::Error> {
+pub(crate) async fn read(response: Response<Incoming>, is_question: bool) -> Result<Received, hyper::Error> {
     let (head, mut body) = response.into_parts();
     let mut kept = Vec::new();
     let mut read_bytes = 0;
@@ -54,8 +54,14 @@ pub(crate) async fn read(response: Response<Incoming>) -> Result<Received, hyper
             body,
             truncated: is_cut || is_shortened,
         },
+        grant: is_question.then(|| Box::new(grant(&head.headers))),
     };
     Ok(Received { answer, is_complete, idle_max: idle_max(&head.headers) })
+}
+
+fn grant(headers: &HeaderMap) -> Grant {
+    let read = |name: &'static str| header(headers, &HeaderName::from_static(name));
+    Grant { origin: read("webhook-allowed-origin"), rate: read("webhook-allowed-rate") }
 }
 
 /// Reads `keep-alive: timeout=5, max=100`. Using a connection just as its receiver gives it up is the one way to lose

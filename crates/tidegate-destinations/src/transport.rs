@@ -64,6 +64,17 @@ pub struct Answer {
     pub retry_after: Option<String>,
     /// What is kept of the answer.
     pub head: ResponseHead,
+    /// What an answer to OPTIONS allows; answers to other requests are not asked.
+    pub grant: Option<Box<Grant>>,
+}
+
+/// The headers by which a receiver allows webhooks, as the CloudEvents webhook specification names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// `webhook-allowed-origin`.
+    pub origin: Option<String>,
+    /// `webhook-allowed-rate`.
+    pub rate: Option<String>,
 }
 
 /// Why there is no complete answer.
@@ -162,6 +173,7 @@ async fn send_on(
 ) -> Result<Answer, Unanswered> {
     progress.step = Step::Send;
     let began = now();
+    let is_question = request.method() == Method::OPTIONS;
     let response = match connection.sender.try_send_request(request).await {
         Ok(response) => response,
         Err(mut error) => {
@@ -172,7 +184,7 @@ async fn send_on(
     let answered = now();
     progress.phases.wait_us = Some(micros(answered.saturating_duration_since(began)));
     progress.step = Step::Read;
-    let received = answer::read(response)
+    let received = answer::read(response, is_question)
         .await
         .map_err(|error| Unanswered { failure: progress.step.failed(&error), unsent: None })?;
     if received.is_complete {

@@ -134,6 +134,7 @@ async fn serve(
         entropy,
         metrics: Arc::new(Metrics::default()),
         watch: Arc::default(),
+        origin: settings.origin.clone(),
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;

@@ -11,6 +11,7 @@ pub mod listen;
 pub mod master_key;
 pub mod metrics;
 pub mod pipeline;
+mod probe;
 pub mod roster;
 pub mod settings;
 pub mod watch;

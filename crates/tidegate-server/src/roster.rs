@@ -22,7 +22,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_destinations::Target;
 use tidegate_destinations::webhook::Letterhead;
 use tidegate_store::{
-    Change, Changed, KeyRow, ProjectRow, Reseal, SealedRow, SecretKind, Store, SubscriberRow,
+    Change, Changed, KeyRow, ProjectRow, Reseal, SealedRow, SecretKind, Store, SubscriberRow, VerificationRow,
 };
 use tokio::sync::{Notify, RwLock};
 
@@ -67,6 +67,8 @@ pub struct Endpoint {
     pub failing_since: Option<Timestamp>,
     /// A backfill was under way when this snapshot was made.
     pub backfilling: bool,
+    /// How far the verification of its endpoint has come.
+    pub verification: Option<VerificationRow>,
     /// Where to, with its connections.
     pub target: Arc<Target>,
     /// What the headers of every attempt have in common.
@@ -381,6 +383,8 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
     let rule = Subscriber::compile(row.no, row.project, row.id, definition)
         .map_err(|problem| problem.to_string())?;
     let limits = &rule.definition.limits;
+    let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
+    let rate = consent.within(limits.rate);
     Ok(Endpoint {
         created_at: row.created_at,
         active: row.active,
@@ -395,10 +399,11 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
         delivered_at_ms: Arc::default(),
         terms: Terms {
             concurrency: limits.concurrency,
-            rate: limits.rate,
+            rate,
             breaker: rule.definition.breaker.terms(),
             disable_after: rule.definition.disable_after.terms(),
         },
+        verification: row.verification,
         rule: Arc::new(rule),
     })
 }

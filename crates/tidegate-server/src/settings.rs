@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
 use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
+use tidegate_core::limits::ORIGIN_BYTES_MAX;
 use tidegate_core::time::Span;
 
 use crate::listen::Terms;
@@ -21,6 +23,9 @@ use crate::listen::tls::TlsFiles;
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8700";
 /// Where the data is unless told otherwise.
 pub const DATA_DIR_DEFAULT: &str = "./tidegate-data";
+
+/// What endpoints are told unless an operator names this installation.
+pub const ORIGIN_DEFAULT: &str = "tidegate";
 
 /// What the file and the command line may say; the command line wins.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,6 +73,8 @@ pub struct RedisSection {
 pub struct EgressSection {
     /// Ranges that are not public, or may be reached by plain http.
     pub allow: Vec<String>,
+    /// The name by which endpoints are asked for their consent.
+    pub origin: Option<String>,
 }
 
 /// `log:`
@@ -136,6 +143,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Where deliveries may go.
     pub policy: Policy,
+    /// Who we are to endpoints that want to know before they agree.
+    pub origin: HeaderValue,
     /// How to log.
     pub log_format: LogFormat,
     /// The first admin key, given by the operator.
@@ -174,7 +183,10 @@ impl File {
             data_dir: over.data_dir.or(self.data_dir),
             store: StoreSection { url: over.store.url.or(self.store.url) },
             redis: RedisSection { url: over.redis.url.or(self.redis.url) },
-            egress: if over.egress.allow.is_empty() { self.egress } else { over.egress },
+            egress: EgressSection {
+                allow: if over.egress.allow.is_empty() { self.egress.allow } else { over.egress.allow },
+                origin: over.egress.origin.or(self.egress.origin),
+            },
             log: LogSection { format: over.log.format.or(self.log.format) },
             tls: TlsSection { cert: over.tls.cert.or(self.tls.cert), key: over.tls.key.or(self.tls.key) },
             limits: self.limits.overridden_by(&over.limits),
@@ -215,6 +227,7 @@ impl File {
             listen,
             data_dir: self.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
             policy: policy(&self.egress.allow)?,
+            origin: origin(self.egress.origin.as_deref().unwrap_or(ORIGIN_DEFAULT))?,
             log_format: self.log.format.unwrap_or_default(),
             admin_key,
             master_key: master_key.map(parse_master_key).transpose()?,
@@ -223,6 +236,17 @@ impl File {
             terms: terms(&self.limits, &self.timeouts)?,
         })
     }
+}
+
+/// A host name, as far as its characters tell.
+fn origin(name: &str) -> Result<HeaderValue, Unsettled> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    let value = HeaderValue::from_str(name)
+        .ok()
+        .filter(|_| (1..=ORIGIN_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine));
+    value.ok_or_else(|| {
+        Unsettled(format!("egress.origin: {name:?} is not a host name such as events.example.com"))
+    })
 }
 
 impl TlsSection {

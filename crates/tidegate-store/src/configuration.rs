@@ -2,6 +2,7 @@
 
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
+use tidegate_core::verification::{Consent, VerificationStatus};
 
 /// Everything the pipeline and the API need to know about who is who.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +64,7 @@ pub struct SubscriberRow {
     pub version: Version,
     /// Whether it is sent to.
     pub active: bool,
-    /// Why not: `paused`, `gone` or `failing`.
+    /// Why not: `paused`, `gone`, `failing` or `unverified`.
     pub inactive_reason: Option<String>,
     /// What it wants, as JSON without secrets.
     pub definition: String,
@@ -79,6 +80,8 @@ pub struct SubscriberRow {
     pub backfilling: bool,
     /// It has done nothing but fail since; absent when its last attempt succeeded. Becoming active begins anew.
     pub failing_since: Option<Timestamp>,
+    /// How far the verification of its endpoint has come; absent when nobody asks.
+    pub verification: Option<VerificationRow>,
 }
 
 /// A new subscriber.
@@ -96,6 +99,8 @@ pub struct NewSubscriber {
     pub destination: Option<Vec<u8>>,
     /// Whether it is sent to at once.
     pub active: bool,
+    /// Its endpoint must agree first: until then it is inactive as `unverified`.
+    pub unverified: bool,
     /// Past events it shall get too: those accepted at or after this time.
     pub backfill_from: Option<Timestamp>,
 }
@@ -111,6 +116,8 @@ pub struct SubscriberUpdate {
     pub active: Option<std::result::Result<(), String>>,
     /// A new secret. The one before it is forgotten, or kept beside it until `grace_until`.
     pub secret: Option<NewSecret>,
+    /// What becomes of its verification.
+    pub verification: Option<VerificationUpdate>,
     /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
     pub reorders: bool,
 }
@@ -122,6 +129,40 @@ pub struct NewSecret {
     pub sealed: Vec<u8>,
     /// Until when the one before it signs too; absent means that it ends now.
     pub grace_until: Option<Timestamp>,
+}
+
+/// How far the verification of an endpoint has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerificationRow {
+    /// Where it stands.
+    pub status: VerificationStatus,
+    /// Counts the times it was begun.
+    pub round: i64,
+    /// Tries of this round.
+    pub tries: u32,
+    /// Why the last of them failed.
+    pub detail: Option<String>,
+    /// What the endpoint agreed to.
+    pub consent: Consent,
+}
+
+/// A change of a verification. A subscriber that is not verified is never active.
+#[derive(Clone, Debug)]
+pub enum VerificationUpdate {
+    /// The endpoint is asked anew. An active subscriber becomes inactive as `unverified` with it.
+    Begin,
+    /// It is not asked any more. A subscriber that was only `unverified` becomes active.
+    End,
+    /// A try has ended; a conflict if its round has. With consent, a subscriber that was only `unverified` becomes
+    /// active.
+    Tried {
+        /// In which round.
+        round: i64,
+        /// Consent, or why not.
+        outcome: std::result::Result<Consent, String>,
+        /// There is no other try.
+        is_last: bool,
+    },
 }
 
 /// A new API key.

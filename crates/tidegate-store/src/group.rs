@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
@@ -93,6 +94,8 @@ pub struct Finished {
     pub attempt: Attempt,
     /// What comes next.
     pub next: Next,
+    /// The bytes that were sent, to be sent again: when they are not the event's own and it was their first attempt.
+    pub body: Option<Bytes>,
 }
 
 /// One step of a backfill: the deliveries for the events between two marks.

@@ -23,7 +23,7 @@ use tidegate_core::time::Timestamp;
 
 pub use configuration::{
     Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal, SealedRow,
-    SecretKind, SubscriberRow, SubscriberUpdate,
+    SecretKind, SubscriberRow, SubscriberUpdate, VerificationRow, VerificationUpdate,
 };
 pub use group::{
     BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit, Submission,
@@ -31,7 +31,7 @@ pub use group::{
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, StorePart,
-    Stretch, Trace, TraceRule,
+    Stretch, Trace, TraceRule, Triggered,
 };
 
 /// What can go wrong that the caller can act on.
@@ -85,6 +85,8 @@ pub trait Store: Send + Sync + 'static {
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>>;
     /// Puts an unfinished or exhausted delivery at the head of the queue, with a fresh schedule.
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome>;
+    /// Makes a project's deliveries due that wait for a later try, up to a limit; those of inactive subscribers stay.
+    async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered>;
     /// The next events a backfill has to look at, in order of acceptance, and the step that covers them. Few events,
     /// or none, are no sign of the end: the step's marks are.
     async fn backfill(

@@ -117,6 +117,17 @@ pub struct AttemptRow {
     pub attempt: Attempt,
 }
 
+/// What a trigger did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Triggered {
+    /// How many deliveries became due.
+    pub deliveries: usize,
+    /// Whose.
+    pub subscribers: Vec<SubscriberNo>,
+    /// There were no more of them than one trigger takes.
+    pub is_complete: bool,
+}
+
 /// What a manual retry found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOutcome {

@@ -12,6 +12,7 @@ use super::invalid::{Invalid, read};
 use super::signing::Signing;
 use super::validate::check_secret;
 use crate::time::Timestamp;
+use crate::verification::Verification;
 
 /// A subscriber to be made.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +56,7 @@ impl Creation {
                 fold: form.fold,
                 destination: form.destination,
                 signing: form.signing,
+                verification: form.verification,
                 order: form.order,
                 limits: form.limits,
                 retry: form.retry,
@@ -81,6 +83,8 @@ struct Form {
     destination: Destination,
     #[serde(default)]
     signing: Signing,
+    #[serde(default)]
+    verification: Verification,
     #[serde(default)]
     order: Order,
     #[serde(default)]

@@ -11,9 +11,11 @@ use super::disable::DisableAfter;
 use super::rate::Rate;
 use super::signing::Signing;
 use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
+use crate::payload::Payload;
 use crate::route::path::Path;
 use crate::route::pattern::Pattern;
 use crate::time::Span;
+use crate::verification::Verification;
 
 /// What its owner says about a subscriber.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct Definition {
     /// How they are signed.
     #[serde(default)]
     pub signing: Signing,
+    /// How its endpoint is asked before anything is sent to it.
+    #[serde(default)]
+    pub verification: Verification,
     /// What must not overtake what.
     #[serde(default)]
     pub order: Order,
@@ -107,6 +112,9 @@ pub struct Destination {
     /// Headers to send along.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+    /// What a body looks like.
+    #[serde(default)]
+    pub payload: Payload,
 }
 
 /// What stands at a destination.

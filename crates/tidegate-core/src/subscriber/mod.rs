@@ -12,6 +12,7 @@ mod definition;
 mod disable;
 mod hidden;
 mod invalid;
+mod mask;
 mod patch;
 mod rate;
 mod signing;
@@ -28,6 +29,7 @@ pub use self::definition::{
 pub use self::disable::DisableAfter;
 pub use self::hidden::{MASK, join, masked_headers, part};
 pub use self::invalid::{Invalid, read};
+pub use self::mask::mask_url;
 pub use self::patch::{Patched, Section, patch};
 pub use self::rate::Rate;
 pub use self::signing::{Algorithm, Rotation, Signing};

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::definition::Definition;
 use super::hidden::unmask;
 use super::invalid::{Invalid, explain, read};
+use super::mask::mask_url;
 use super::validate::{CheckHeaders, CheckUrl, validate_section};
 
 /// A part of a definition that changes and is checked as one.
@@ -20,6 +21,8 @@ pub enum Section {
     Destination,
     /// `signing`.
     Signing,
+    /// `verification`.
+    Verification,
     /// `order`.
     Order,
     /// `limits`.
@@ -34,12 +37,13 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the definition.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Name,
         Self::Match,
         Self::Fold,
         Self::Destination,
         Self::Signing,
+        Self::Verification,
         Self::Order,
         Self::Limits,
         Self::Retry,
@@ -55,6 +59,7 @@ impl Section {
             Self::Fold => "fold",
             Self::Destination => "destination",
             Self::Signing => "signing",
+            Self::Verification => "verification",
             Self::Order => "order",
             Self::Limits => "limits",
             Self::Retry => "retry",
@@ -97,6 +102,10 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
         let path = error.path().to_string();
         explain(&path, &error.into_inner())
     })?;
+    // What was read with its secrets masked and is sent back unchanged means what is stored.
+    if definition.destination.url == mask_url(&current.destination.url) {
+        definition.destination.url.clone_from(&current.destination.url);
+    }
     if definition.signing.algorithm != current.signing.algorithm {
         let detail = "`signing.algorithm` is changed by rotate-secret, since it needs a new key";
         return Err(Invalid::new("field_fixed", "signing.algorithm", detail));

@@ -31,6 +31,11 @@ impl Rate {
         self.per / self.count
     }
 
+    /// How many in a minute, at least one.
+    pub fn per_minute(self) -> u64 {
+        (u64::from(self.count) * 60 / self.per.as_secs().max(1)).max(1)
+    }
+
     /// How many may go at once: one second's worth, at least one.
     pub fn burst(self) -> u32 {
         let seconds = u32::try_from(self.per.as_secs()).unwrap_or(u32::MAX).max(1);

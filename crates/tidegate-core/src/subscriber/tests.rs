@@ -51,8 +51,8 @@ fn defaults_are_filled_in() {
         printed,
         concat!(
             r#"{"name":"","match":{"types":[],"sources":[]},"fold":{"mode":"each"},"#,
-            r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{}},"#,
-            r#""signing":{"algorithm":"hmac","github":false},"#,
+            r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{},"payload":"full"},"#,
+            r#""signing":{"algorithm":"hmac","github":false},"verification":"none","#,
             r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
             r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"1m"},"disable_after":"120h"}"#
         )
@@ -66,8 +66,9 @@ fn everything_can_be_said() {
         "name": "My service",
         "match": {"types": ["NEW_VERSION", "order.*"], "sources": ["*"], "where": "data.component == 'NEOFORGE'"},
         "fold": {"mode": "each"},
-        "destination": {"kind": "webhook", "url": URL, "headers": {"x-team": "core"}},
+        "destination": {"kind": "webhook", "url": URL, "headers": {"x-team": "core"}, "payload": "thin"},
         "signing": {"algorithm": "hmac", "header_prefix": "svix", "github": true},
+        "verification": "challenge",
         "order": {"by": "data.plan_id", "missing": "unordered"},
         "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
         "retry": {"schedule": []},
@@ -210,6 +211,17 @@ fn a_patch_changes_what_it_names() {
     let names: Vec<_> = patched.definition.destination.headers.keys().map(String::as_str).collect();
     assert_eq!(names, ["b", "c"]);
     assert_eq!(patched.definition.destination.url, URL);
+}
+
+#[test]
+fn a_masked_url_that_comes_back_is_the_stored_one() {
+    let current = definition("destination", &json!({"url": "https://example.com/hook?token=s3cret"}));
+    let sent = br#"{"destination":{"url":"https://example.com/hook?token=***","headers":{"a":"b"}}}"#;
+    let patched = patch(&current, sent).unwrap();
+    assert_eq!(patched.definition.destination.url, current.destination.url);
+    assert_eq!(patched.changed, [Section::Destination]);
+    let moved = patch(&current, br#"{"destination":{"url":"https://example.com/other?token=***"}}"#).unwrap();
+    assert_eq!(moved.definition.destination.url, "https://example.com/other?token=***");
 }
 
 #[test]

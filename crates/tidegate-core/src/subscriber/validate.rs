@@ -69,7 +69,7 @@ pub(super) fn validate_section(
         Section::Breaker => breaker(definition.breaker),
         Section::DisableAfter => disable_after(definition.disable_after),
         // Whatever these can hold is fine.
-        Section::Fold | Section::Order => Ok(()),
+        Section::Fold | Section::Order | Section::Verification => Ok(()),
     }
 }
 

@@ -64,7 +64,7 @@ mod tests {
 
     fn answered(status: u16, retry_after: Option<&str>) -> Exchange {
         let head = ResponseHead { body: "hi".to_owned(), ..ResponseHead::default() };
-        let answer = Answer { status, retry_after: retry_after.map(str::to_owned), head };
+        let answer = Answer { status, retry_after: retry_after.map(str::to_owned), head, grant: None };
         Exchange { phases: Phases { total_us: 9, ..Phases::default() }, result: Ok(answer) }
     }
 

@@ -11,11 +11,14 @@ mod problem;
 mod projects;
 mod request;
 mod rotate;
+mod sample;
+mod seeds;
 mod stream;
 mod subscribers;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod trigger;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,6 +52,8 @@ pub struct App {
     pub master_key: Option<Arc<MasterKey>>,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
+    /// Tests of subscribers under way.
+    samples: sample::Samples,
 }
 
 impl App {
@@ -61,6 +66,7 @@ impl App {
             certificate: None,
             master_key: None,
             patching: tokio::sync::Mutex::default(),
+            samples: sample::Samples::default(),
         }
     }
 }
@@ -98,7 +104,18 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),
         route(M::POST, "/v1/subscribers/{id}/resume", subscribers::resume),
         route(M::POST, "/v1/subscribers/{id}/rotate-secret", rotate::rotate),
+        route(M::POST, "/v1/subscribers/{id}/test", sample::test),
+        route(M::POST, "/v1/subscribers/{id}/verify", subscribers::verify),
         route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
+        route(M::POST, "/v1/trigger", trigger::trigger),
+        route(M::POST, "/v1/webhooks/subscribers", seeds::webhooks::register),
+        route(M::GET, "/v1/webhooks/subscribers", seeds::webhooks::list),
+        route(M::GET, "/v1/webhooks/subscribers/{id}", seeds::webhooks::get),
+        route(M::PATCH, "/v1/webhooks/subscribers/{id}", seeds::webhooks::change),
+        route(M::DELETE, "/v1/webhooks/subscribers/{id}", subscribers::delete),
+        route(M::GET, "/v1/webhooks/subscribers/{id}/deliveries", seeds::history::list),
+        route(M::POST, "/v1/webhooks/trigger", trigger::trigger),
+        route(M::POST, "/api/events/publish", events::publish),
         route(M::GET, "/v1/deliveries", deliveries::list),
         route(M::GET, "/v1/deliveries/{id}", deliveries::get),
         route(M::POST, "/v1/deliveries/{id}/retry", deliveries::retry),

@@ -21,6 +21,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/events.json"),
     include_str!("openapi/subscribers.json"),
     include_str!("openapi/sending.json"),
+    include_str!("openapi/seeds.json"),
     include_str!("openapi/deliveries.json"),
     include_str!("openapi/stream.json"),
     include_str!("openapi/projects.json"),

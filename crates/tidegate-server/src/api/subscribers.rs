@@ -13,10 +13,12 @@ use tidegate_core::id::prefixed;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{
-    Algorithm, Creation, Section, Start, masked_headers, patch as apply_patch, validate,
+    Algorithm, Creation, Definition, Invalid, Section, Start, mask_url, masked_headers, patch as apply_patch,
+    validate,
 };
 use tidegate_core::time::Timestamp;
-use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
+use tidegate_core::verification::Verification;
+use tidegate_store::{Change, NewSubscriber, SubscriberUpdate, VerificationUpdate};
 
 use super::auth::Caller;
 use super::problem::{Answer, Problem};
@@ -33,33 +35,11 @@ pub(super) async fn create(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let creation = Creation::parse(&body)?;
-    validate(&creation.definition, &|url| app.check_url(url), &check_headers)?;
-    let id = prefixed("sub_", app.parts.entropy.u128());
-    let algorithm = creation.definition.signing.algorithm;
-    let secret = creation.secret.unwrap_or_else(|| app.new_secret(algorithm));
-    let (rosters, entropy) = (&app.parts.rosters, &app.parts.entropy);
-    let (definition, hidden) = rosters.part(caller.project, &id, &creation.definition, entropy.bytes());
-    let new = NewSubscriber {
-        project: caller.project,
-        id: id.clone(),
-        definition,
-        secret: rosters.seal(caller.project, &id, &secret, entropy.bytes()),
-        destination: Some(hidden),
-        active: creation.active,
-        backfill_from: match creation.from {
-            Start::Now => None,
-            Start::Beginning => Some(Timestamp::from_ms(0)),
-            Start::Time(time) => Some(time),
-        },
-    };
-    let wants_past = new.backfill_from.is_some();
-    let changed = app.change(Change::CreateSubscriber(new)).await?;
-    if wants_past {
-        app.pipeline.backfill.start(changed.no);
-    }
-    let mut answer = shown(&app, &*app.endpoint(&caller, &id)?);
-    tell_secret(&mut answer, algorithm, secret);
+    let (endpoint, secret) =
+        app.create_subscriber(&caller, Creation::parse(&body)?, |invalid| invalid).await?;
+    let mut answer = shown(&app, &endpoint);
+    tell_secret(&mut answer, endpoint.definition().signing.algorithm, secret);
+    answer["destination"]["url"] = endpoint.definition().destination.url.as_str().into();
     Ok(json_answer(StatusCode::CREATED, &answer))
 }
 
@@ -109,10 +89,35 @@ pub(super) async fn patch(
         definition,
         destination: hidden,
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
+        verification: verification_update(endpoint.definition(), &patched.definition),
         reorders: patched.changed.contains(&Section::Order),
         ..SubscriberUpdate::default()
     };
     update_subscriber(&app, &caller, &id, update, is_fresh).await
+}
+
+/// Another endpoint has not agreed to anything, and another way of asking has not been tried.
+pub(super) fn verification_update(before: &Definition, after: &Definition) -> Option<VerificationUpdate> {
+    let is_moved = before.destination.url != after.destination.url;
+    let is_other = before.verification != after.verification;
+    match after.verification {
+        Verification::None => is_other.then_some(VerificationUpdate::End),
+        _ => (is_moved || is_other).then_some(VerificationUpdate::Begin),
+    }
+}
+
+/// Asks its endpoint for consent again; until it has agreed, deliveries are held.
+pub(super) async fn verify(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let endpoint = app.endpoint(&caller, &id)?;
+    if endpoint.definition().verification == Verification::None {
+        let detail = "its `verification` is `none`; set it to `challenge` or `cloudevents` first";
+        return Err(Problem::conflict("verification_none", detail));
+    }
+    let verification = Some(VerificationUpdate::Begin);
+    let update = SubscriberUpdate { verification, ..SubscriberUpdate::default() };
+    app.change(Change::UpdateSubscriber { project: caller.project, no: endpoint.rule.no, update }).await?;
+    Ok(json_answer(StatusCode::ACCEPTED, &shown(&app, &*app.endpoint(&caller, &id)?)))
 }
 
 /// Holds its deliveries from now on.
@@ -163,7 +168,7 @@ pub(super) fn tell_secret(answer: &mut Value, algorithm: Algorithm, secret: Stri
     }
 }
 
-/// A subscriber as the API shows it, without its secrets.
+/// A subscriber as the API shows it, without its secrets and those in its URL.
 pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     let mut value = json!({
         "id": endpoint.rule.id,
@@ -172,6 +177,12 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     });
     if let Some(reason) = &endpoint.inactive_reason {
         value["inactive_reason"] = reason.as_str().into();
+    }
+    if let Some(row) = &endpoint.verification {
+        value["verification_status"] = row.status.name().into();
+        if let Some(detail) = &row.detail {
+            value["verification_detail"] = detail.as_str().into();
+        }
     }
     if let Some(key) = endpoint.public_key() {
         value["public_key"] = key.into();
@@ -190,10 +201,11 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
         value["failing_since"] = json!(since);
     }
     show_breaker(&mut value["breaker"], app.pipeline.desk.breaker(endpoint.rule.no));
+    value["destination"]["url"] = mask_url(&endpoint.definition().destination.url).into();
     value
 }
 
-fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
+pub(super) fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
     headers::check_headers(custom).map_err(|problem| problem.to_string())
 }
 
@@ -213,6 +225,42 @@ fn show_breaker(breaker: &mut Value, view: Option<BreakerView>) {
 }
 
 impl App {
+    /// Makes a subscriber, and answers its secret, which is known here and never again. `explain` puts what is wrong
+    /// with it into the words of the caller.
+    pub(super) async fn create_subscriber(
+        &self,
+        caller: &Caller,
+        creation: Creation,
+        explain: fn(Invalid) -> Invalid,
+    ) -> Result<(Arc<Endpoint>, String), Problem> {
+        let definition = &creation.definition;
+        validate(definition, &|url| self.check_url(url), &check_headers).map_err(explain)?;
+        let id = prefixed("sub_", self.parts.entropy.u128());
+        let secret = creation.secret.unwrap_or_else(|| self.new_secret(definition.signing.algorithm));
+        let (rosters, entropy) = (&self.parts.rosters, &self.parts.entropy);
+        let (open, hidden) = rosters.part(caller.project, &id, definition, entropy.bytes());
+        let new = NewSubscriber {
+            project: caller.project,
+            id: id.clone(),
+            definition: open,
+            secret: rosters.seal(caller.project, &id, &secret, entropy.bytes()),
+            destination: Some(hidden),
+            active: creation.active,
+            unverified: definition.verification != Verification::None,
+            backfill_from: match creation.from {
+                Start::Now => None,
+                Start::Beginning => Some(Timestamp::from_ms(0)),
+                Start::Time(time) => Some(time),
+            },
+        };
+        let wants_past = new.backfill_from.is_some();
+        let changed = self.change(Change::CreateSubscriber(new)).await?;
+        if wants_past {
+            self.pipeline.backfill.start(changed.no);
+        }
+        Ok((self.endpoint(caller, &id)?, secret))
+    }
+
     /// A secret that nobody has seen yet.
     pub(super) fn new_secret(&self, algorithm: Algorithm) -> String {
         let chance = self.parts.entropy.bytes();
@@ -222,7 +270,7 @@ impl App {
         }
     }
 
-    fn check_url(&self, url: &str) -> Result<(), String> {
+    pub(super) fn check_url(&self, url: &str) -> Result<(), String> {
         check_url(url, self.parts.rosters.policy()).map(|_| ()).map_err(|problem| problem.to_string())
     }
 

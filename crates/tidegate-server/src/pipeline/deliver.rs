@@ -10,15 +10,18 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::Method;
+use bytes::Bytes;
+use http::{HeaderValue, Method};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{Mint, SubscriberNo};
 use tidegate_core::operator::Notice;
+use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
 use tidegate_core::schedule::breaker::{Outcome, Turned};
 use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
+use tidegate_core::verification::Verification;
 use tidegate_destinations::{Outbound, Transport, webhook};
 use tidegate_store::{Change, Claim, Finished, SubscriberUpdate};
 use tokio::sync::Notify;
@@ -27,6 +30,7 @@ use super::Parts;
 use super::desk::{Desk, Report};
 use super::notices::Notices;
 use super::persist::Persist;
+use super::verify::ORIGIN;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
@@ -42,6 +46,7 @@ pub struct Deliver {
     rosters: Arc<Rosters>,
     transport: Arc<dyn Transport>,
     mint: Mint,
+    origin: HeaderValue,
     clock: Clock,
     entropy: Entropy,
     metrics: Arc<Metrics>,
@@ -65,6 +70,7 @@ impl Deliver {
             rosters: Arc::clone(&parts.rosters),
             transport: Arc::clone(&parts.transport),
             mint,
+            origin: parts.origin.clone(),
             clock: parts.clock.clone(),
             entropy: parts.entropy.clone(),
             metrics: Arc::clone(&parts.metrics),
@@ -144,7 +150,7 @@ impl Deliver {
         }
         place.is_done = true;
         let is_delivered = verdict == Verdict::Delivered;
-        self.persist.finished(finished(job, webhook::attempt(exchange, at), next));
+        self.persist.finished(finished(job, webhook::attempt(exchange, at), next, Some(endpoint)));
         ended(turn, if is_delivered { Outcome::Delivered } else { Outcome::Failed { chance } })
     }
 
@@ -183,11 +189,16 @@ impl Deliver {
     fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
         let id = self.mint.delivery(job.delivery);
         let signers = endpoint.signers(self.clock.now());
+        let body = body(job, endpoint);
+        let mut headers = webhook::render(&id, self.clock.wall(), &body, signers, &endpoint.letterhead);
+        if endpoint.definition().verification == Verification::Cloudevents {
+            headers.insert(&ORIGIN, self.origin.clone());
+        }
         Outbound {
             target: Arc::clone(&endpoint.target),
             method: Method::POST,
-            headers: webhook::render(&id, self.clock.wall(), &job.body, signers, &endpoint.letterhead),
-            body: job.body.clone(),
+            headers,
+            body,
             timeout: endpoint.timeout,
         }
     }
@@ -246,12 +257,13 @@ impl Drop for Place<'_> {
             response: None,
         };
         let endpoint = self.deliver.rosters.current().endpoint(job.subscriber).cloned();
+        let endpoint = endpoint.as_deref();
         let retries =
             endpoint.map(|endpoint| endpoint.definition().retry.schedule.clone()).unwrap_or_default();
         let verdict = Verdict::RetryLater { not_before: None };
         let chance = self.deliver.entropy.u64();
         let next = retry::next(&verdict, &retries, job.tries, now, chance);
-        self.deliver.persist.finished(finished(job, attempt, next));
+        self.deliver.persist.finished(finished(job, attempt, next, endpoint));
         let report = self.deliver.desk.finish(ended(self.turn, Outcome::Failed { chance }));
         self.deliver.follow_up(job.subscriber, report);
         self.deliver.is_idle.notify_one();
@@ -276,7 +288,21 @@ fn claim(job: &Job) -> Claim {
     Claim { delivery: job.delivery, token: job.token }
 }
 
-fn finished(job: &Job, attempt: Attempt, next: Next) -> Finished {
+/// What is sent. The form is chosen at the first attempt; from then on the same bytes go out.
+fn body(job: &Job, endpoint: &Endpoint) -> Bytes {
+    if job.attempts > 0 {
+        return job.body.clone();
+    }
+    endpoint.definition().destination.payload.render(&job.body)
+}
+
+fn finished(job: &Job, attempt: Attempt, next: Next, endpoint: Option<&Endpoint>) -> Finished {
+    // What has arrived is never sent again, and the event's own bytes are kept anyway.
+    let is_kept = |endpoint: &&Endpoint| {
+        let payload = endpoint.definition().destination.payload;
+        payload != Payload::Full && job.attempts == 0 && next != Next::Delivered
+    };
+    let body = endpoint.filter(is_kept).map(|endpoint| body(job, endpoint));
     let subscriber: SubscriberNo = job.subscriber;
-    Finished { claim: claim(job), subscriber, lane: job.lane, n: job.attempts + 1, attempt, next }
+    Finished { claim: claim(job), subscriber, lane: job.lane, n: job.attempts + 1, attempt, next, body }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! [`backfill`] brings past events to new subscribers; [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
+//! [`backfill`] brings past events to new subscribers; [`verify`] asks endpoints before anything is sent to them;
+//! [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
 //! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
@@ -20,9 +21,12 @@ pub mod backfill;
 
 mod notices;
 
+pub mod verify;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tidegate_core::id::Mint;
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
@@ -41,6 +45,7 @@ use desk::Desk;
 use ingest::Ingest;
 use notices::Notices;
 use persist::Persist;
+use verify::Verify;
 
 /// How long to wait before a failing store is asked again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -62,6 +67,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Who looks on.
     pub watch: Arc<Watch>,
+    /// Who we are to endpoints that want to know before they agree.
+    pub origin: HeaderValue,
 }
 
 /// Where the loops run. In simulation all are one.
@@ -112,11 +119,14 @@ impl Pipeline {
         let persist_loop = Mutex::new(Some(loops.persist.spawn(Arc::clone(&persist).run())));
         loops.deliver.spawn(Arc::clone(&deliver).run());
         backfill.resume_all(&parts.rosters.current());
+        let verify = Verify::new(parts);
+        verify.resume_all(&parts.rosters.current());
         let follow_loop = tokio::spawn(follow(
             Arc::clone(&parts.rosters),
             Arc::clone(&desk),
             Arc::clone(&persist),
             Arc::clone(&backfill),
+            verify,
             parts.clock.clone(),
         ));
         Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop, follow_loop })
@@ -149,6 +159,7 @@ async fn follow(
     desk: Arc<Desk>,
     persist: Arc<Persist>,
     backfill: Arc<Backfill>,
+    verify: Arc<Verify>,
     clock: Clock,
 ) {
     loop {
@@ -156,6 +167,7 @@ async fn follow(
         let roster = rosters.current();
         persist.release(desk.follow(&roster));
         backfill.resume_all(&roster);
+        verify.resume_all(&roster);
         // Whoever made the change may have failed to read it back. If there is more, this hears of it again.
         while let Err(error) = rosters.refresh().await {
             tracing::warn!(%error, "the new configuration can not be read yet");

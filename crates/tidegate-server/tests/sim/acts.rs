@@ -142,6 +142,7 @@ impl Site {
             ),
             destination: None,
             active,
+            unverified: false,
             backfill_from: from_ms.map(|ms| Timestamp::from_ms(now.as_ms().saturating_sub(ms).max(0))),
         };
         let wants_past = new.backfill_from.is_some();

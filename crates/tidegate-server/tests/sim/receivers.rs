@@ -102,7 +102,7 @@ impl Receivers {
             Reply::Reset => return Err(failure(ErrorClass::Reset)),
         };
         self.note_asked(index, retry_after.as_deref());
-        Ok(Answer { status, retry_after, head: ResponseHead::default() })
+        Ok(Answer { status, retry_after, head: ResponseHead::default(), grant: None })
     }
 
     fn mood(&self, id: &str) -> Mood {

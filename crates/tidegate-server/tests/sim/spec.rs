@@ -43,7 +43,11 @@ impl Spec {
         let mut value = json!({
             "name": self.id,
             "match": {"types": self.types},
-            "destination": {"url": format!("https://hooks.example/{}?edition={}", self.id, self.edition)},
+            "destination": {
+                "url": format!("https://hooks.example/{}?edition={}", self.id, self.edition),
+                // Both forms name the event and its `data` alike; which one goes out must not change under way.
+                "payload": if self.edition.is_multiple_of(2) { "full" } else { "cloudevents" },
+            },
             "limits": {"concurrency": self.concurrency, "timeout": format!("{}ms", self.timeout_ms)},
             "retry": {"schedule": self.retries_ms.iter().map(|ms| format!("{ms}ms")).collect::<Vec<_>>()},
         });

@@ -17,7 +17,7 @@ use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
-    SealedRow, Store, StorePart, Stretch, Trace, UnitStatus,
+    SealedRow, Store, StorePart, Stretch, Trace, Triggered, UnitStatus,
 };
 
 use super::dice::Dice;
@@ -134,6 +134,7 @@ impl FaultyStore {
                 response: None,
             },
             next: Next::Delivered,
+            body: None,
         });
         (Arc::new(haunted), 1)
     }
@@ -411,6 +412,11 @@ impl Store for FaultyStore {
         }
         self.leave().await;
         result
+    }
+
+    async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered> {
+        self.enter().await?;
+        self.inner.trigger(project, now).await
     }
 
     async fn backfill(

@@ -228,6 +228,7 @@ impl World {
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
             watch: Arc::default(),
+            origin: http::HeaderValue::from_static("sim"),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;

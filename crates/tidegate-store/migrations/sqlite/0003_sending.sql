@@ -1,3 +1,10 @@
 -- A rotated secret goes on signing beside its successor for a while.
 ALTER TABLE subscribers ADD COLUMN previous_secret BLOB;  -- sealed
 ALTER TABLE subscribers ADD COLUMN previous_until INTEGER;
+
+-- Whether its endpoint has agreed to be sent to. One that has not is inactive, with the reason `unverified`.
+ALTER TABLE subscribers ADD COLUMN verification TEXT;     -- pending, verified, failed; NULL: nobody asks
+ALTER TABLE subscribers ADD COLUMN verification_round INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE subscribers ADD COLUMN verification_tries INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE subscribers ADD COLUMN verification_detail TEXT;
+ALTER TABLE subscribers ADD COLUMN allowed_rate INTEGER;  -- requests per minute, as the endpoint agreed to

@@ -157,6 +157,7 @@ pub(crate) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
             response: None,
         },
         next,
+        body: None,
     }
 }
 
@@ -345,6 +346,7 @@ pub(crate) fn new_subscriber(id: &str) -> NewSubscriber {
         secret: b"sealed".to_vec(),
         destination: Some(b"sealed too".to_vec()),
         active: true,
+        unverified: false,
         backfill_from: None,
     }
 }

@@ -1,14 +1,17 @@
 //! Bodies: the bytes that come out are the bytes that went in.
 
 use bytes::Bytes;
+use tidegate_core::retry::Next;
 
-use super::bench::{Bench, PROJECT, draft, room};
+use super::bench::{Bench, PROJECT, draft, finished, room};
 use super::{Case, named};
+use crate::{Finished, Group};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["bodies":
         bytes_come_back_exactly,
         texts_come_back_exactly,
+        what_was_sent_is_sent_again,
     ]
 }
 
@@ -52,4 +55,19 @@ async fn texts_come_back_exactly(bench: Bench) {
     assert_eq!((row.id.as_str(), row.source.as_str(), row.type_name.as_str()), (odd, odd, odd));
     assert_eq!(row.subject.as_deref(), Some(odd));
     assert_eq!(bench.store().event(PROJECT, String::new()).await.unwrap().len(), 1);
+}
+
+async fn what_was_sent_is_sent_again(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("e").to(subscriber)]).await;
+    let sent = Bytes::from_static(b"another form of it\0");
+    for body in [Some(sent.clone()), None, Some(Bytes::from_static(b"a later one"))] {
+        let job = bench.claim_one(subscriber).await;
+        let failed = Finished { body, ..finished(&job, Next::RetryAt(bench.now), bench.now) };
+        bench.commit(Group { results: vec![failed], ..Group::default() }).await;
+        bench.reopen().await;
+        assert_eq!(bench.claim_one(subscriber).await.body, sent, "the first bytes that were sent");
+        bench.reopen().await;
+    }
+    assert_ne!(bench.events(PROJECT).await[0].body, sent, "the event stays what it was");
 }

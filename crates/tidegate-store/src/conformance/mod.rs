@@ -23,6 +23,8 @@ mod scratch;
 mod sealed;
 mod stress;
 mod trace;
+mod trigger;
+mod verification;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,10 +80,12 @@ pub fn cases() -> Vec<Case> {
         results::cases(),
         lanes::cases(),
         retry::cases(),
+        trigger::cases(),
         restart::cases(),
         backfill::cases(),
         configuration::cases(),
         sealed::cases(),
+        verification::cases(),
         listing::cases(),
         pages::cases(),
         follow::cases(),

@@ -4,8 +4,9 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
+use tidegate_core::verification::VerificationStatus;
 
-use super::{Writer, failed, stamp};
+use super::{Writer, failed, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -137,27 +138,36 @@ fn create_subscriber(
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     tx.execute(
         "INSERT INTO subscribers (project, id, created_at, created_version, version, active, inactive_reason,
-            definition, secret, backfill_after, backfill_until, backfill_from, destination)
-         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            definition, secret, backfill_after, backfill_until, backfill_from, destination, verification)
+         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         params![
             new.project,
             new.id,
             now.as_ms(),
             version,
-            new.active,
-            (!new.active).then_some("paused"),
+            new.active && !new.unverified,
+            inactive_reason(new),
             new.definition,
             new.secret,
             backfill.map(|marks| marks.0),
             backfill.map(|marks| marks.1),
             backfill.map(|marks| marks.2),
             new.destination,
+            new.unverified.then_some(VerificationStatus::Pending.name()),
         ],
     )
     .map_err(failed)?;
     let no = tx.last_insert_rowid();
     remember(tx, new.project, no, version, Some(&new.definition))?;
     Ok(no)
+}
+
+fn inactive_reason(new: &NewSubscriber) -> Option<&'static str> {
+    match (new.active, new.unverified) {
+        (false, _) => Some("paused"),
+        (true, true) => Some("unverified"),
+        (true, false) => None,
+    }
 }
 
 /// Keeps what a subscriber wanted from this version on.
@@ -211,6 +221,12 @@ fn update_subscriber(
              have ended, or delete this subscriber and create another"
                 .into(),
         ));
+    }
+    if let Some(change) = &update.verification {
+        verification::update(tx, no, change)?;
+    }
+    if update.active == Some(Ok(())) {
+        verification::hold_back(tx, no)?;
     }
     if let Some(secret) = &update.secret {
         replace_secret(tx, no, secret)?;
@@ -284,12 +300,13 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         .query_map([], key_row)?
         .collect::<rusqlite::Result<_>>()?;
     let subscribers = conn
-        .prepare_cached(
+        .prepare_cached(&format!(
             "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
                 secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until,
-                failing_since, destination
+                failing_since, destination, {}
              FROM subscribers WHERE version > ?1 ORDER BY no",
-        )?
+            verification::COLUMNS
+        ))?
         .query_map([since], subscriber_row)?
         .collect::<rusqlite::Result<_>>()?;
     Ok(Configuration { version, projects, keys, subscribers })
@@ -326,5 +343,6 @@ fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
             .get::<_, Option<Vec<u8>>>(12)?
             .zip(row.get::<_, Option<i64>>(13)?.map(Timestamp::from_ms)),
         destination: row.get(15)?,
+        verification: verification::row(row, 16)?,
     })
 }

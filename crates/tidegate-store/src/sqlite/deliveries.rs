@@ -103,11 +103,21 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         return Ok(());
     }
     insert_attempt(&mut context.statements.insert_attempt, finished)?;
+    if let Some(body) = &finished.body {
+        freeze(context.conn, finished.claim.delivery, body)?;
+    }
     context.out.postponed.extend(due_at.map(|at| (finished.subscriber, at)));
     match finished.lane {
         Some(lane) => lanes::let_next_go(context, finished.subscriber, lane),
         None => Ok(()),
     }
+}
+
+/// Keeps the bytes to send again. They are those of the first attempt, whatever comes later.
+fn freeze(conn: &Connection, delivery: DeliveryNo, body: &[u8]) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE deliveries SET body = coalesce(body, ?2) WHERE id = ?1")?
+        .execute(params![delivery, body])?;
+    Ok(())
 }
 
 pub(super) const INSERT_ATTEMPT: &str = "INSERT INTO attempts

@@ -18,6 +18,8 @@ mod lanes;
 mod read;
 mod run;
 mod sealed;
+mod trigger;
+mod verification;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -32,7 +34,7 @@ use tidegate_core::time::Timestamp;
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
-    StorePart, Stretch, Trace,
+    StorePart, Stretch, Trace, Triggered,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -337,6 +339,10 @@ impl Store for SqliteStore {
             deliveries::retry(writer, project, delivery, now).map_err(failed)
         })
         .await
+    }
+
+    async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered> {
+        self.write(self.calls, move |writer| trigger::trigger(writer, project, now).map_err(failed)).await
     }
 
     async fn backfill(

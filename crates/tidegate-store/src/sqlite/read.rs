@@ -13,21 +13,24 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, Trace
 
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
-        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late
+        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
     let no = row.get(0)?;
+    let status = status(row)?;
+    // What is held has the reason of its subscriber.
+    let reason = if status == Status::Held { 15 } else { 8 };
     Ok(DeliveryRow {
         no,
         subscriber: row.get(1)?,
         subscriber_id: row.get(2)?,
-        status: status(row)?,
+        status,
         attempts: row.get(4)?,
         due_at: Timestamp::from_ms(row.get(5)?),
         created_at: Timestamp::from_ms(row.get(6)?),
         finished_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_ms),
-        reason: row.get(8)?,
+        reason: row.get(reason)?,
         lane: row.get(9)?,
         events: event_ids(conn, no, row.get(12)?)?,
     })

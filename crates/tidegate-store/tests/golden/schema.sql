@@ -113,7 +113,7 @@ CREATE TABLE subscribers (
     backfill_after  INTEGER,                 -- events up to here have been looked at; NULL when done
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
-, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, destination BLOB) STRICT;
+, previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, destination BLOB) STRICT;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;

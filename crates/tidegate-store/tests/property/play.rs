@@ -83,6 +83,7 @@ impl Stage {
             secret: Vec::new(),
             destination: None,
             active: true,
+            unverified: false,
             backfill_from,
         };
         let changed = self.store().change(Change::CreateSubscriber(new), self.now).await;
@@ -360,5 +361,6 @@ fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
             response: None,
         },
         next,
+        body: None,
     }
 }

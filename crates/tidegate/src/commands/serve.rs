@@ -46,6 +46,9 @@ pub(crate) struct ServeArgs {
     /// A range that webhooks may reach although it is not public (repeatable; comma separated in the variable)
     #[arg(long, env = "TIDEGATE_EGRESS_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) egress_allow: Vec<String>,
+    /// The host name by which endpoints are asked for their consent [default: tidegate]
+    #[arg(long, env = "TIDEGATE_EGRESS_ORIGIN", value_name = "NAME")]
+    pub(crate) egress_origin: Option<String>,
     /// The configuration file; flags and variables win over it
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -133,7 +136,7 @@ fn flags(args: ServeArgs) -> File {
         data_dir: args.data_dir,
         store: settings::StoreSection { url: args.store },
         redis: settings::RedisSection { url: args.redis },
-        egress: settings::EgressSection { allow: args.egress_allow },
+        egress: settings::EgressSection { allow: args.egress_allow, origin: args.egress_origin },
         log: settings::LogSection { format },
         tls: settings::TlsSection { cert: args.door.tls_cert, key: args.door.tls_key },
         limits: settings::LimitsSection {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::Globals;
 use crate::commands::resource::{Column, Page, Session};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{cell, plain};
 
 const EXAMPLES: &str = "\
@@ -22,6 +22,7 @@ Examples:
   tidegate subscribers create --name eu --to https://example.com/eu --where \"data.country == 'DE'\"
   tidegate subscribers create --file subscriber.json
   tidegate subscribers rotate-secret sub_01J8ZQ4WAV --grace 24h     both secrets sign for a day
+  tidegate subscribers test sub_01J8ZQ4WAV                          sends a signed sample and shows the answer
   tidegate subscribers list
   tidegate subscribers pause sub_01J8ZQ4WAV       deliveries are held, in order, until `resume`";
 
@@ -35,7 +36,7 @@ const COLUMNS: [Column; 7] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 18] = [
+const LINES: [Column; 20] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -48,6 +49,8 @@ const LINES: [Column; 18] = [
     ("order by", "order.by"),
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
+    ("verification", "verification_status"),
+    ("refusal", "verification_detail"),
     ("grace until", "grace_until"),
     ("failing since", "failing_since"),
     ("breaker", "breaker.state"),
@@ -88,6 +91,13 @@ enum Verb {
         /// Its id
         id: String,
     },
+    /// Send a signed sample now and show what came back, also when it is paused
+    Test(TestArgs),
+    /// Ask its endpoint for consent again; deliveries are held until it has agreed
+    Verify {
+        /// Its id
+        id: String,
+    },
     /// Replace the signing secret and print the new one, once
     RotateSecret(RotateArgs),
     /// Send again, beginning with what was held
@@ -120,6 +130,18 @@ struct CreateArgs {
     /// The whole subscriber as JSON; - for stdin
     #[arg(long, short)]
     file: Option<String>,
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Its id
+    id: String,
+    /// The sample's type
+    #[arg(long = "type", value_name = "TYPE")]
+    type_name: Option<String>,
+    /// The sample's data, as JSON
+    #[arg(long, value_name = "JSON")]
+    data: Option<String>,
 }
 
 #[derive(Args)]
@@ -157,6 +179,10 @@ pub(crate) async fn run(args: SubscribersArgs, globals: &Globals) -> anyhow::Res
         Verb::Pause { id } => {
             session.confirm(Method::POST, &[root[0], root[1], &id, "pause"], "paused", &id).await?;
         }
+        Verb::Verify { id } => {
+            session.confirm(Method::POST, &[root[0], root[1], &id, "verify"], "asked", &id).await?;
+        }
+        Verb::Test(args) => return test(&mut session, &args).await,
         Verb::RotateSecret(args) => rotate(&mut session, &args).await?,
         Verb::Resume { id } => {
             session.confirm(Method::POST, &[root[0], root[1], &id, "resume"], "resumed", &id).await?;
@@ -190,6 +216,34 @@ fn tell_secret(session: &Session, subscriber: &Value) -> anyhow::Result<()> {
         return Ok(());
     };
     Ok(session.output.line(&format!("\n  {text} Check one: tidegate verify --help"))?)
+}
+
+const REPORT: [Column; 9] = [
+    ("verdict", "verdict"),
+    ("status", "status"),
+    ("error", "error"),
+    ("detail", "detail"),
+    ("dns µs", "phases.dns_us"),
+    ("connect µs", "phases.connect_us"),
+    ("tls µs", "phases.tls_us"),
+    ("total µs", "phases.total_us"),
+    ("answer", "response.body"),
+];
+
+/// Succeeds when the sample arrived.
+async fn test(session: &mut Session, args: &TestArgs) -> anyhow::Result<ExitCode> {
+    let mut body = json!({});
+    if let Some(type_name) = &args.type_name {
+        body["type"] = json!(type_name);
+    }
+    if let Some(data) = &args.data {
+        body["data"] = serde_json::from_str(data)
+            .map_err(|error| Failure::usage("--data is not JSON").detail(error.to_string()))?;
+    }
+    let answer = session.create(&["v1", "subscribers", &args.id, "test"], &body).await?;
+    let has_arrived = answer.json()?["verdict"] == "delivered";
+    session.show(&answer, &REPORT)?;
+    Ok(if has_arrived { ExitCode::SUCCESS } else { ExitCode::from(Exit::Failed as u8) })
 }
 
 async fn rotate(session: &mut Session, args: &RotateArgs) -> anyhow::Result<()> {

@@ -202,7 +202,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Arrival> {
         let Some((name, value)) = line.split_once(": ") else { break };
         headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
-    let length: usize = headers.get("content-length")?.parse().ok()?;
+    let length: usize = headers.get("content-length").map_or(Some(0), |length| length.parse().ok())?;
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     Some(Arrival { line: first, headers, body, before: 0, at: wall() })

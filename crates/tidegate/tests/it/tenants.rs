@@ -98,7 +98,7 @@ impl Tenant {
     fn fill(&self, path: &str) -> String {
         let id = match path.split('/').nth(2) {
             Some("events") => &self.event,
-            Some("subscribers") => &self.subscriber,
+            Some("subscribers" | "webhooks") => &self.subscriber,
             Some("deliveries") => &self.delivery,
             Some("keys") => &self.key,
             Some("projects") => &self.project,
