@@ -169,6 +169,19 @@ impl Server {
         })
     }
 
+    /// Makes a subscriber that is signed for with Ed25519; answers its public key.
+    pub(crate) fn subscribe_ed25519(&self, name: &str, url: &str) -> Result<String> {
+        let body = json!({"name": name, "destination": {"url": url}, "signing": {"algorithm": "ed25519"}});
+        let answer = self.api("POST", "/v1/subscribers", &body)?;
+        let key = answer["public_key"].as_str().context("a new subscriber has no public key")?;
+        Ok(key.to_owned())
+    }
+
+    /// Gives a subscriber another secret; the one before it signs too for a day.
+    pub(crate) fn rotate(&self, id: &str) -> Result<()> {
+        self.api("POST", &format!("/v1/subscribers/{id}/rotate-secret"), &Value::Null).map(drop)
+    }
+
     fn send(&self, method: &str, path: &str, body: &Value) -> Result<http::Response> {
         let authorization = format!("Bearer {ADMIN_KEY}");
         let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];

@@ -3,13 +3,15 @@
 //! Fetches the public `standardwebhooks` packages of Python and JavaScript (pinned, with checksums, under
 //! `target/verifiers/`), starts a receiver in each language, posts events with random bodies and demands that both
 //! packages accept every delivery, that `data` arrived byte for byte, and that the same packages refuse a changed
-//! body and another secret. Without python3 or node it says so; where `CI=true` that is a failure.
+//! body and another secret. Halfway the secrets are rotated, so that the rest carries two signatures. The packages do
+//! not know Ed25519; a third receiver checks it with Node's own. Without python3 or node it says so; where `CI=true` that is a failure.
 
 mod bodies;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -26,6 +28,8 @@ use crate::run::answers;
 use crate::server::{ADMIN_KEY, Scratch, Server};
 
 const EVENTS: usize = 200;
+/// The receiver that holds a public key.
+const ED25519: &str = "ed25519";
 const SEED: u64 = 20_260;
 /// For all deliveries to both receivers.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,12 +73,14 @@ pub(crate) fn run(binary: Option<PathBuf>) -> Result<String> {
         None => cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate"),
     };
     let mut scratch = Scratch::new("verifiers")?;
-    let outcome = check(&binary, scratch.path(), [("python", python), ("javascript", javascript)]);
+    let ed25519 = fetch_javascript(&folder.join("js"))?;
+    let commands = [("python", python), ("javascript", javascript), (ED25519, ed25519)];
+    let outcome = check(&binary, scratch.path(), commands);
     if outcome.is_err() {
         scratch.keep();
     }
     outcome?;
-    Ok(format!("{EVENTS} deliveries accepted by each of 2 packages"))
+    Ok(format!("{EVENTS} deliveries accepted by each of 2 packages, and by Node's Ed25519"))
 }
 
 fn missing() -> Option<&'static str> {
@@ -134,17 +140,28 @@ fn succeed(command: &mut Command, otherwise: &'static str) -> Result<()> {
     Ok(())
 }
 
-fn check(binary: &Path, folder: &Path, commands: [(&'static str, Command); 2]) -> Result<()> {
+fn check(binary: &Path, folder: &Path, commands: [(&'static str, Command); 3]) -> Result<()> {
     let server = Server::start(binary, folder)?;
     let mut verifiers = Vec::new();
+    let mut shared = Vec::new();
     for (language, command) in commands {
         let mut verifier = Verifier::start(language, command)?;
         let url = format!("http://127.0.0.1:{}/hook", verifier.port);
-        let subscriber = server.subscribe(language, &url, &serde_json::json!({}))?;
-        verifier.tell(&subscriber.secret)?;
+        if language == ED25519 {
+            verifier.tell(&server.subscribe_ed25519(language, &url)?)?;
+        } else {
+            let subscriber = server.subscribe(language, &url, &serde_json::json!({}))?;
+            verifier.tell(&subscriber.secret)?;
+            shared.push(subscriber.id);
+        }
         verifiers.push(verifier);
     }
-    let sent = post_events(&server)?;
+    let mut prng = Prng::new(SEED);
+    let mut sent = post_events(&server, &mut prng, 0..EVENTS / 2)?;
+    for id in shared {
+        server.rotate(&id)?;
+    }
+    sent.extend(post_events(&server, &mut prng, EVENTS / 2..EVENTS)?);
     for verifier in &verifiers {
         verifier.demand(&sent).with_context(|| format!("the server's log ends:\n{}", server.log_tail()))?;
         println!("{}: {} deliveries accepted, changed ones refused", verifier.language, sent.len());
@@ -153,14 +170,13 @@ fn check(binary: &Path, folder: &Path, commands: [(&'static str, Command); 2]) -
 }
 
 /// Posts the events one by one; answers each event's id and the text of its `data`.
-fn post_events(server: &Server) -> Result<BTreeMap<String, String>> {
-    let mut prng = Prng::new(SEED);
+fn post_events(server: &Server, prng: &mut Prng, numbers: Range<usize>) -> Result<BTreeMap<String, String>> {
     let mut sent = BTreeMap::new();
     let authorization = format!("Bearer {ADMIN_KEY}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-    for number in 0..EVENTS {
+    for number in numbers {
         let id = format!("verify-{number:04}");
-        let data = bodies::value(&mut prng);
+        let data = bodies::value(prng);
         let event = format!(r#"{{"id":"{id}","source":"verifiers","type":"check.random","data":{data}}}"#);
         let response = http::request(server.address, "POST", "/v1/events", &headers, event.as_bytes())?;
         let answer = String::from_utf8_lossy(&response.body);

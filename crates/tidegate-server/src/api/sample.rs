@@ -31,6 +31,8 @@ use crate::roster::Endpoint;
 /// Tells a sample from a delivery.
 static MARK: HeaderName = HeaderName::from_static("tidegate-test");
 const TYPE_DEFAULT: &str = "tidegate.test";
+/// Not `tidegate` itself, which is for what operators are told.
+const SOURCE: &str = "tidegate-test";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,7 +80,7 @@ fn sample(app: &App, body: &[u8]) -> Result<Bytes, Problem> {
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     let wish: Wish<'_> = read(body)?;
     let event = json!({
-        "source": "tidegate",
+        "source": SOURCE,
         "type": wish.type_name.as_deref().unwrap_or(TYPE_DEFAULT),
         "subject": "test",
     });
