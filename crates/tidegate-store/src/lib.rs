@@ -107,6 +107,8 @@ pub trait Store: Send + Sync + 'static {
         project: ProjectNo,
         delivery: DeliveryNo,
     ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>>;
+    /// How many deliveries are exhausted; counts no further than `at_most`.
+    async fn dead_letters(&self, at_most: u64) -> Result<u64>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
 

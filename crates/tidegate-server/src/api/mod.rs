@@ -16,6 +16,7 @@ mod subscribers;
 mod tests;
 mod trace;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -28,9 +29,11 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::disk::Disk;
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
+use health::Troubles;
 use problem::Problem;
 use request::cursor;
 
@@ -40,12 +43,18 @@ pub struct App {
     pub pipeline: Pipeline,
     /// What it is made of.
     pub parts: Parts,
+    /// The disk that the data is on.
+    pub disk: Disk,
+    /// Whether anything is sent.
+    pub delivers: bool,
     /// The process is on its way out.
     pub is_stopping: AtomicBool,
     /// What the door shows; absent means plain http.
     pub certificate: Option<Arc<Certificate>>,
     /// What secrets are sealed with; absent where nobody may change it.
     pub master_key: Option<Arc<MasterKey>>,
+    /// What `/readyz` last found in the store.
+    troubles: Troubles,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
 }
@@ -56,6 +65,9 @@ impl App {
         Self {
             pipeline,
             parts,
+            disk: Disk::new(Path::new("."), None),
+            delivers: true,
+            troubles: Troubles::default(),
             is_stopping: AtomicBool::new(false),
             certificate: None,
             master_key: None,

@@ -450,6 +450,10 @@ impl Store for FaultyStore {
         self.inner.delivery(project, delivery).await
     }
 
+    async fn dead_letters(&self, at_most: u64) -> Result<u64> {
+        self.inner.dead_letters(at_most).await
+    }
+
     async fn backlog(&self) -> Result<Backlog> {
         self.inner.backlog().await
     }

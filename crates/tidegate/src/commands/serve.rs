@@ -46,6 +46,15 @@ pub(crate) struct ServeArgs {
     /// A range that webhooks may reach although it is not public (repeatable; comma separated in the variable)
     #[arg(long, env = "TIDEGATE_EGRESS_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) egress_allow: Vec<String>,
+    /// Space on the disk that new events must leave, or off [default: 256MiB]
+    #[arg(long, env = "TIDEGATE_STORE_DISK_RESERVE", value_name = "SIZE")]
+    pub(crate) disk_reserve: Option<String>,
+    /// Accept and keep everything, but send nothing until a start without this
+    #[arg(long)]
+    pub(crate) no_deliver: bool,
+    /// The same as a variable
+    #[arg(long, env = "TIDEGATE_DELIVER_ENABLED", hide = true, value_name = "BOOL")]
+    pub(crate) deliver_enabled: Option<bool>,
     /// The configuration file; flags and variables win over it
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -131,10 +140,13 @@ fn flags(args: ServeArgs) -> File {
     File {
         listen: args.listen,
         data_dir: args.data_dir,
-        store: settings::StoreSection { url: args.store },
+        store: settings::StoreSection { url: args.store, disk_reserve: args.disk_reserve },
         redis: settings::RedisSection { url: args.redis },
         egress: settings::EgressSection { allow: args.egress_allow },
         log: settings::LogSection { format },
+        deliver: settings::DeliverSection {
+            enabled: if args.no_deliver { Some(false) } else { args.deliver_enabled },
+        },
         tls: settings::TlsSection { cert: args.door.tls_cert, key: args.door.tls_key },
         limits: settings::LimitsSection {
             connections: args.door.connections,
