@@ -121,6 +121,21 @@ pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
 /// Events of one group commit, after which the next group begins: bounds the wait of its first request.
 pub const GROUP_EVENTS_MAX: usize = 4096;
 
+/// Space on the disk that new events leave unless the operator says otherwise: results, retries and retention need some,
+/// and SQLite's log may grow by as much before it is brought in.
+pub const DISK_RESERVE_DEFAULT_BYTES: u64 = 256 * 1024 * 1024;
+/// How old the last look at the disk may be when an event is accepted.
+pub const DISK_LOOK_EVERY_MS: u64 = 1_000;
+/// Bytes of requests after which the disk is looked at again at once.
+pub const DISK_LOOK_BYTES: u64 = 16 * 1024 * 1024;
+/// Due work of a healthy subscriber that waits for longer than this is a reason to look.
+pub const STUCK_AFTER_MS: u64 = 5 * 60_000;
+/// More exhausted deliveries than this are a reason to look.
+pub const DEAD_LETTERS_MANY: u64 = 100;
+/// How old the answer of `/readyz` about stuck work and dead letters may be: whoever asks often shall not burden the
+/// store.
+pub const TROUBLE_LOOK_EVERY_MS: u64 = 2_000;
+
 /// Items of one page when the caller does not say.
 pub const PAGE_DEFAULT: usize = 50;
 /// Items of one page at most.

@@ -97,6 +97,7 @@ impl Connector {
 
     fn may_dial(&self, target: &Target, address: SocketAddr) -> bool {
         self.policy.allows(address.ip())
+            && !self.policy.is_own(address)
             && (!target.is_plain() || self.policy.may_use_plain_http(address.ip()))
     }
 

@@ -21,6 +21,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App};
 use crate::clock::Clock;
+use crate::disk::Disk;
 use crate::entropy::Entropy;
 use crate::listen::tls::{Certificate, TlsProblem};
 use crate::listen::{self, Door, open_files_max};
@@ -113,7 +114,7 @@ impl Loop {
 }
 
 async fn serve(
-    settings: Settings,
+    mut settings: Settings,
     loops: Loops,
     announce: impl FnOnce(SocketAddr, Option<&str>),
 ) -> Result<(), BootError> {
@@ -124,6 +125,12 @@ async fn serve(
     let clock = Clock::system(store.latest());
     let store: Arc<dyn Store> = Arc::new(store);
     let (origin, keys) = master_key::load(&settings, &entropy)?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .map_err(|error| BootError::Listen(settings.listen, error))?;
+    let address = listener.local_addr()?;
+    // Nothing is ever sent to this server itself, whatever ranges are allowed.
+    settings.policy = settings.policy.except(address);
     let rosters = Rosters::load(Arc::clone(&store), keys, settings.policy.clone()).await?;
     let master_key = MasterKey::new(origin, Arc::clone(&rosters), entropy.clone());
     let parts = Parts {
@@ -138,11 +145,7 @@ async fn serve(
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .map_err(|error| BootError::Listen(settings.listen, error))?;
-    let address = listener.local_addr()?;
-    let pipeline = Pipeline::start(&parts, &loops).await?;
+    let pipeline = start_pipeline(&settings, &parts, &loops).await?;
     let signals = Signals::listen(certificate.clone())?;
     // Made when nothing can fail any more: it is shown once, and a start that fails shows nothing.
     let first_key = ensure_admin_key(&settings, &parts).await?;
@@ -150,6 +153,8 @@ async fn serve(
     app.certificate = certificate;
     app.master_key = Some(Arc::clone(&master_key));
     tokio::spawn(master_key.settle());
+    app.delivers = settings.delivers;
+    app.disk = Disk::new(&settings.data_dir, settings.disk_reserve);
     let app = Arc::new(app);
     let (stop, stopping) = watch::channel(false);
     let door = tokio::spawn(listen::serve(listener, door(&settings, &app), stopping));
@@ -182,6 +187,15 @@ fn door(settings: &Settings, app: &Arc<App>) -> Door {
         terms,
         metrics: Arc::clone(&app.parts.metrics),
     }
+}
+
+async fn start_pipeline(settings: &Settings, parts: &Parts, loops: &Loops) -> Result<Pipeline, BootError> {
+    parts.metrics.delivers(settings.delivers);
+    if settings.delivers {
+        return Ok(Pipeline::start(parts, loops).await?);
+    }
+    tracing::warn!("deliver.enabled is false: events are accepted and kept, and nothing is sent");
+    Ok(Pipeline::start_silent(parts, loops).await?)
 }
 
 fn transport(settings: &Settings) -> Arc<dyn Transport> {

@@ -1,11 +1,13 @@
 //! The running thing: pipeline loops, HTTP API, boot and shutdown.
 //!
 //! [`boot`] makes it from [`settings`]; [`listen`] is its door, [`api`] what stands behind it, [`pipeline`] the
-//! journey of an event. [`watch`] tells those who look on. [`clock`] and [`entropy`] are the only sources of time and chance.
+//! journey of an event, [`disk`] the room for it. [`watch`] tells those who look on. [`clock`] and [`entropy`] are the
+//! only sources of time and chance.
 
 pub mod api;
 pub mod boot;
 pub mod clock;
+pub mod disk;
 pub mod entropy;
 pub mod listen;
 pub mod master_key;

@@ -54,6 +54,7 @@ pub struct Metrics {
     connections_refused: Family<Reason, Counter>,
     in_flight: Gauge,
     breakers_open: Gauge,
+    deliver_enabled: Gauge,
     breaker_openings: Counter,
     disabled: Family<Reason, Counter>,
     waiting: Gauge<u64, AtomicU64>,
@@ -89,6 +90,7 @@ impl Default for Metrics {
             connections_refused: Family::default(),
             in_flight: Gauge::default(),
             breakers_open: Gauge::default(),
+            deliver_enabled: Gauge::default(),
             breaker_openings: Counter::default(),
             disabled: Family::default(),
             waiting: Gauge::default(),
@@ -150,6 +152,11 @@ impl Metrics {
             "Subscribers made inactive because of their receivers, by why",
             self.disabled.clone(),
         );
+        registry.register(
+            "deliver_enabled",
+            "1 when deliveries are sent, 0 when they are only kept",
+            self.deliver_enabled.clone(),
+        );
         registry.register("breaker_openings", "Times that a breaker opened", self.breaker_openings.clone());
         registry.register("deliveries_waiting", "Deliveries that wait in the store", self.waiting.clone());
         registry.register("deliveries_held", "Deliveries of inactive subscribers", self.held.clone());
@@ -202,6 +209,11 @@ impl Metrics {
             Err(failure) => failure.class.name(),
         };
         self.failed.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Whether anything is sent.
+    pub fn delivers(&self, delivers: bool) {
+        self.deliver_enabled.set(i64::from(delivers));
     }
 
     /// A breaker opened.

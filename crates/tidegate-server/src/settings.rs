@@ -13,7 +13,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
-use tidegate_core::limits::ORIGIN_BYTES_MAX;
+use tidegate_core::limits::{DISK_RESERVE_DEFAULT_BYTES, ORIGIN_BYTES_MAX};
 use tidegate_core::time::Span;
 
 use crate::listen::Terms;
@@ -43,6 +43,8 @@ pub struct File {
     pub egress: EgressSection,
     /// How to log.
     pub log: LogSection,
+    /// Whether anything is sent.
+    pub deliver: DeliverSection,
     /// The certificate to listen with.
     pub tls: TlsSection,
     /// How many may come.
@@ -57,6 +59,8 @@ pub struct File {
 pub struct StoreSection {
     /// Absent means embedded.
     pub url: Option<String>,
+    /// Space on the disk that new events must leave: `256MiB`, or `off`.
+    pub disk_reserve: Option<String>,
 }
 
 /// `redis:`
@@ -75,6 +79,14 @@ pub struct EgressSection {
     pub allow: Vec<String>,
     /// The name by which endpoints are asked for their consent.
     pub origin: Option<String>,
+}
+
+/// `deliver:`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeliverSection {
+    /// `false` accepts and keeps everything and sends nothing.
+    pub enabled: Option<bool>,
 }
 
 /// `log:`
@@ -147,6 +159,10 @@ pub struct Settings {
     pub origin: HeaderValue,
     /// How to log.
     pub log_format: LogFormat,
+    /// Whether anything is sent.
+    pub delivers: bool,
+    /// Bytes on the disk that new events must leave; absent means all of it may be used.
+    pub disk_reserve: Option<u64>,
     /// The first admin key, given by the operator.
     pub admin_key: Option<String>,
     /// The master key, given by the operator; else it is a file beside the data.
@@ -181,13 +197,17 @@ impl File {
         Self {
             listen: over.listen.or(self.listen),
             data_dir: over.data_dir.or(self.data_dir),
-            store: StoreSection { url: over.store.url.or(self.store.url) },
+            store: StoreSection {
+                url: over.store.url.or(self.store.url),
+                disk_reserve: over.store.disk_reserve.or(self.store.disk_reserve),
+            },
             redis: RedisSection { url: over.redis.url.or(self.redis.url) },
             egress: EgressSection {
                 allow: if over.egress.allow.is_empty() { self.egress.allow } else { over.egress.allow },
                 origin: over.egress.origin.or(self.egress.origin),
             },
             log: LogSection { format: over.log.format.or(self.log.format) },
+            deliver: DeliverSection { enabled: over.deliver.enabled.or(self.deliver.enabled) },
             tls: TlsSection { cert: over.tls.cert.or(self.tls.cert), key: over.tls.key.or(self.tls.key) },
             limits: self.limits.overridden_by(&over.limits),
             timeouts: self.timeouts.overridden_by(&over.timeouts),
@@ -229,6 +249,8 @@ impl File {
             policy: policy(&self.egress.allow)?,
             origin: origin(self.egress.origin.as_deref().unwrap_or(ORIGIN_DEFAULT))?,
             log_format: self.log.format.unwrap_or_default(),
+            delivers: self.deliver.enabled.unwrap_or(true),
+            disk_reserve: disk_reserve(self.store.disk_reserve.as_deref())?,
             admin_key,
             master_key: master_key.map(parse_master_key).transpose()?,
             master_key_previous: master_key_previous.map(parse_master_key).transpose()?,
@@ -311,6 +333,25 @@ fn terms(limits: &LimitsSection, timeouts: &TimeoutsSection) -> Result<Terms, Un
     })
 }
 
+fn disk_reserve(text: Option<&str>) -> Result<Option<u64>, Unsettled> {
+    const UNITS: [(&str, u64); 5] =
+        [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("", 1)];
+    let text = match text.map(str::trim) {
+        None => return Ok(Some(DISK_RESERVE_DEFAULT_BYTES)),
+        Some("off") => return Ok(None),
+        Some(text) => text,
+    };
+    let bytes = UNITS.iter().find_map(|(unit, size)| {
+        let number = text.strip_suffix(unit)?.trim_end();
+        number.parse::<u64>().ok()?.checked_mul(*size).filter(|bytes| *bytes > 0)
+    });
+    bytes.map(Some).ok_or_else(|| {
+        Unsettled(format!(
+            "store.disk_reserve: {text} is not a size such as 256MiB, and to keep none free is `off`"
+        ))
+    })
+}
+
 fn policy(allow: &[String]) -> Result<Policy, Unsettled> {
     let ranges = allow.iter().map(|text| {
         let text = text.trim();
@@ -345,11 +386,18 @@ mod tests {
         let settings = settle("listen: 127.0.0.1:9\negress:\n  allow: [127.0.0.0/8, '::1']\n").unwrap();
         assert_eq!(settings.listen.port(), 9);
         assert!(settings.policy.allows_loopback());
+        assert_eq!((settings.delivers, settings.disk_reserve), (true, Some(256 << 20)));
+        let said = settle("store:\n  disk_reserve: 2GiB\ndeliver:\n  enabled: false\n").unwrap();
+        assert_eq!((said.delivers, said.disk_reserve), (false, Some(2 << 30)));
+        assert_eq!(settle("store:\n  disk_reserve: off").unwrap().disk_reserve, None);
         for (text, part) in [
             ("lisen: x", "lisen"),
             ("listen: nowhere", "HOST:PORT"),
             ("egress:\n  allow: [ten]", "range"),
             ("store:\n  url: postgres://x", "embedded"),
+            ("store:\n  disk_reserve: 0", "off"),
+            ("store:\n  disk_reserve: much", "256MiB"),
+            ("deliver:\n  enabled: maybe", "enabled"),
             ("tls:\n  cert: a.pem", "tls.key"),
             ("limits:\n  connections: 0", "limits.connections"),
             ("timeouts:\n  head: 0s", "timeouts.head"),

@@ -126,6 +126,8 @@ pub trait Store: Send + Sync + 'static {
         project: ProjectNo,
         numbers: Vec<DeliveryNo>,
     ) -> Result<Vec<DeliveryRow>>;
+    /// How many deliveries are exhausted; counts no further than `at_most`.
+    async fn dead_letters(&self, at_most: u64) -> Result<u64>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
     /// How much waits for each subscriber that is not deleted, for metrics.

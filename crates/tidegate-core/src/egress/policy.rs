@@ -3,7 +3,7 @@
 //! The tables below are the special-purpose registries of IANA, plus one address of a cloud's host agent. What
 //! they leave over is public unicast. An operator adds ranges (`egress.allow`); nothing else widens the answer.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -11,13 +11,37 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     allow: Vec<IpNet>,
+    /// Where this process itself listens.
+    own: Option<SocketAddr>,
 }
 
 impl Policy {
     /// Public addresses and these ranges. A range of IPv4 also admits the IPv4-mapped form of its addresses and no
     /// other embedding.
     pub fn new(allow: Vec<IpNet>) -> Self {
-        Self { allow }
+        Self { allow, own: None }
+    }
+
+    /// The same, but never this address, where the process itself listens: whoever could send there would speak to the
+    /// API with the trust of this machine.
+    pub fn except(self, own: SocketAddr) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    /// Whether somebody who dials this address reaches this very process. Listening at every address of a machine, and
+    /// dialling none in particular, both include its loopback.
+    pub fn is_own(&self, address: SocketAddr) -> bool {
+        let Some(own) = self.own.filter(|own| own.port() == address.port()) else { return false };
+        let (own, dialled) = (own.ip().to_canonical(), address.ip().to_canonical());
+        own == dialled
+            || (own.is_unspecified() && dialled.is_loopback())
+            || (dialled.is_unspecified() && (own.is_loopback() || own.is_unspecified()))
+    }
+
+    /// Whether this port on this machine's own name reaches this very process.
+    pub fn is_own_port(&self, port: u16) -> bool {
+        let addresses = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        addresses.into_iter().any(|address| self.is_own(SocketAddr::new(address, port)))
     }
 
     /// Public addresses only, and those by https only.

@@ -257,3 +257,28 @@ fn plain_http_needs_a_listed_range() {
     assert!(UrlProblem::PlainHttp.to_string().contains("--egress-allow"));
     assert!(UrlProblem::Blocked.to_string().contains("--egress-allow"));
 }
+
+#[test]
+fn the_servers_own_address_is_no_destination() {
+    let everything = policy(&["0.0.0.0/0", "::/0"]);
+    let at_loopback = everything.clone().except("127.0.0.1:8700".parse().unwrap());
+    let anywhere = everything.except("0.0.0.0:8700".parse().unwrap());
+    for (url, by_one, by_all) in [
+        ("http://127.0.0.1:8700/x", true, true),
+        ("http://2130706433:8700/x", true, true),
+        ("http://[::ffff:127.0.0.1]:8700/x", true, true),
+        ("http://localhost:8700/x", true, true),
+        ("http://a.localhost:8700/x", true, true),
+        ("http://0.0.0.0:8700/x", true, true),
+        ("http://127.0.0.2:8700/x", false, true),
+        ("http://[::1]:8700/x", false, true),
+        ("http://127.0.0.1:8701/x", false, false),
+        ("http://localhost/x", false, false),
+        ("http://10.0.0.1:8700/x", false, false),
+    ] {
+        for (policy, expected) in [(&at_loopback, by_one), (&anywhere, by_all)] {
+            let is_own = check_url(url, policy) == Err(UrlProblem::Own);
+            assert_eq!(is_own, expected, "{url}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! the address 127.0.0.1 by then. The scheme is decided first, since the parser reads addresses only for the
 //! schemes it knows.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 use url::{Host, Url};
@@ -39,6 +39,9 @@ pub enum UrlProblem {
          (egress.allow, or --egress-allow CIDR)"
     )]
     Blocked,
+    /// Where this server itself listens.
+    #[error("the address is this server's own: nothing is ever delivered to it")]
+    Own,
     /// http to something that is not in an allowed range.
     #[error(
         "plain http is only sent to receivers in a listed range: use https, or list the range \
@@ -79,13 +82,17 @@ fn problem_of(error: url::ParseError) -> UrlProblem {
 
 fn check_host(url: &Url, policy: &Policy) -> Result<(), UrlProblem> {
     let plain = url.scheme() == "http";
+    let port = url.port_or_known_default().unwrap_or_default();
     let address: IpAddr = match url.host().ok_or(UrlProblem::NoHost)? {
-        Host::Domain(name) => return check_name(name, plain, policy),
+        Host::Domain(name) => return check_name(name, port, plain, policy),
         Host::Ipv4(address) => address.into(),
         Host::Ipv6(address) => address.into(),
     };
     if !policy.allows(address) {
         return Err(UrlProblem::Blocked);
+    }
+    if policy.is_own(SocketAddr::new(address, port)) {
+        return Err(UrlProblem::Own);
     }
     if plain && !policy.may_use_plain_http(address) {
         return Err(UrlProblem::PlainHttp);
@@ -93,7 +100,7 @@ fn check_host(url: &Url, policy: &Policy) -> Result<(), UrlProblem> {
     Ok(())
 }
 
-fn check_name(name: &str, plain: bool, policy: &Policy) -> Result<(), UrlProblem> {
+fn check_name(name: &str, port: u16, plain: bool, policy: &Policy) -> Result<(), UrlProblem> {
     // A name may end in one dot, the root of the name system, and still be the same name.
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.is_empty() || name.ends_with('.') {
@@ -102,6 +109,9 @@ fn check_name(name: &str, plain: bool, policy: &Policy) -> Result<(), UrlProblem
     let is_local = name == "localhost" || name.ends_with(".localhost");
     if is_local && !policy.allows_loopback() {
         return Err(UrlProblem::Blocked);
+    }
+    if is_local && policy.is_own_port(port) {
+        return Err(UrlProblem::Own);
     }
     if plain && !policy.lists_any() {
         return Err(UrlProblem::PlainHttp);

@@ -73,6 +73,55 @@ pub(super) fn check(root: &mut IdedExpr) -> Result<Vec<Regex>, Found> {
     Ok(checker.regexes)
 }
 
+/// What a tree always is, when that is known and neither true nor false.
+pub(super) fn never_boolean(node: &IdedExpr) -> Option<&'static str> {
+    match &node.expr {
+        Expr::Literal(LiteralValue::Boolean(_)) => None,
+        Expr::Literal(literal) => Some(match literal {
+            LiteralValue::String(_) => "text",
+            LiteralValue::Null => "null",
+            LiteralValue::Bytes(_) => "bytes",
+            _ => "a number",
+        }),
+        Expr::List(_) => Some("a list"),
+        Expr::Map(_) => Some("a map"),
+        Expr::Ident(name) => match name.as_str() {
+            "id" | "source" | "type" | "time" => Some("text"),
+            "parents" => Some("a list"),
+            "extensions" => Some("a map"),
+            name if TYPES.contains(&name) => Some("a type"),
+            _ => None,
+        },
+        Expr::Call(call) => never_boolean_call(call),
+        // `map` and `filter` gather a list; the other macros end in true or false.
+        Expr::Comprehension(comprehension) => {
+            matches!(comprehension.accu_init.expr, Expr::List(_)).then_some("a list")
+        }
+        Expr::Select(_) | Expr::Struct(_) | Expr::Unspecified => None,
+    }
+}
+
+fn never_boolean_call(call: &CallExpr) -> Option<&'static str> {
+    match call.func_name.as_str() {
+        operators::SUBSTRACT
+        | operators::MULTIPLY
+        | operators::DIVIDE
+        | operators::MODULO
+        | operators::NEGATE => Some("a number"),
+        operators::ADD => Some("a sum"),
+        "size" | "int" | "uint" | "double" => Some("a number"),
+        "string" => Some("text"),
+        "type" => Some("a type"),
+        "dyn" => call.args.first().and_then(never_boolean),
+        operators::CONDITIONAL => {
+            let branches =
+                call.args.get(1).and_then(never_boolean).zip(call.args.get(2).and_then(never_boolean));
+            branches.map(|(first, _)| first)
+        }
+        _ => None,
+    }
+}
+
 struct Checker {
     /// Variables that the macros around the current node bring along.
     scope: Vec<String>,

@@ -35,6 +35,7 @@ pub struct Condition {
     source: String,
     tree: IdedExpr,
     regexes: Vec<Regex>,
+    never_boolean: Option<ConditionProblem>,
 }
 
 /// Why a condition was refused, and where in it.
@@ -67,6 +68,12 @@ impl Condition {
             .map_err(|error| at_start(format!("no thread to compile the condition: {error}")))?
             .join()
             .unwrap_or_else(|_| Err(at_start("the condition cannot be parsed; rewrite it".to_owned())))
+    }
+
+    /// Why it can never be fulfilled, when its result is known to be neither true nor false. One that was saved before
+    /// this was refused goes on matching nothing.
+    pub fn never_boolean(&self) -> Option<&ConditionProblem> {
+        self.never_boolean.as_ref()
     }
 
     /// The condition as written.
@@ -114,12 +121,16 @@ impl PartialEq for Condition {
 fn parse(source: &str) -> Result<Condition, ConditionProblem> {
     let program: Program = ENV.compile(source).map_err(|errors| syntax(&errors))?;
     let mut tree = program.expression().clone();
-    let regexes = check::check(&mut tree).map_err(|Found { node, detail }| {
+    let problem = |node: u64, detail: String| {
         let offset = program.source_info().offset_for(node).map_or(0, |(start, _)| start);
         let (line, column) = position(source, offset as usize);
         ConditionProblem { detail, line, column }
-    })?;
-    Ok(Condition { source: source.to_owned(), tree, regexes })
+    };
+    let regexes = check::check(&mut tree).map_err(|Found { node, detail }| problem(node, detail))?;
+    let never_boolean = check::never_boolean(&tree).map(|what| {
+        problem(tree.id, format!("the condition is {what}, never true or false; compare it with something"))
+    });
+    Ok(Condition { source: source.to_owned(), tree, regexes, never_boolean })
 }
 
 fn syntax(errors: &ParseErrors) -> ConditionProblem {

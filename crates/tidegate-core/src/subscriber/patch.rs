@@ -78,11 +78,15 @@ pub struct Patched {
     pub active: Option<bool>,
     /// The sections that differ from before.
     pub changed: Vec<Section>,
+    /// The address is another one.
+    pub moves: bool,
 }
 
 impl Patched {
-    /// Checks what changed, and nothing else.
+    /// Checks what changed, and nothing else: an address that stays is not judged again with its headers.
     pub fn validate(&self, check_url: CheckUrl<'_>, check_headers: CheckHeaders<'_>) -> Result<(), Invalid> {
+        let as_before = |_: &str| Ok(());
+        let check_url: CheckUrl<'_> = if self.moves { check_url } else { &as_before };
         self.changed
             .iter()
             .try_for_each(|section| validate_section(&self.definition, *section, check_url, check_headers))
@@ -112,8 +116,9 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     }
     unmask(&mut definition.destination.headers, &current.destination.headers)?;
     let after = serde_json::to_value(&definition).unwrap_or_default();
+    let moves = before["destination"]["url"] != after["destination"]["url"];
     let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
-    Ok(Patched { changed: changed.collect(), definition, active })
+    Ok(Patched { changed: changed.collect(), moves, definition, active })
 }
 
 fn take_active(patch: &mut Map<String, Value>) -> Result<Option<bool>, Invalid> {

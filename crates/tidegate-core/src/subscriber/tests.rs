@@ -231,7 +231,9 @@ fn a_patch_is_checked_only_where_it_changes_something() {
     let refuse = |_: &str| Err("not allowed any more".to_owned());
     let renamed = patch(&old, br#"{"name":"new"}"#).unwrap();
     renamed.validate(&refuse, &|_| Ok(())).unwrap();
-    let moved = patch(&old, br#"{"destination":{"headers":{"a":"b"}}}"#).unwrap();
+    let dressed = patch(&old, br#"{"destination":{"headers":{"a":"b"}}}"#).unwrap();
+    dressed.validate(&refuse, &|_| Ok(())).unwrap();
+    let moved = patch(&old, br#"{"destination":{"url":"http://10.0.0.2"}}"#).unwrap();
     assert_eq!(moved.validate(&refuse, &|_| Ok(())).unwrap_err().code, "url_refused");
     let broken = patch(&old, br#"{"match":{"where":"nonsense("}}"#).unwrap();
     assert_eq!(broken.validate(&|_| Ok(()), &|_| Ok(())).unwrap_err().field.as_deref(), Some("match.where"));
@@ -303,5 +305,50 @@ fn a_rotation_names_its_grace_its_secret_and_its_algorithm() {
         let invalid = Rotation::parse(current, body.as_bytes()).unwrap_err();
         let named = format!("{} {}", invalid.code, invalid.field.as_deref().unwrap_or("-"));
         assert_eq!(named, expected, "{body}");
+    }
+}
+
+#[test]
+fn conditions_that_are_never_true_or_false_are_refused() {
+    for source in [
+        "1 + 1",
+        "'a'",
+        "null",
+        "[1]",
+        "{'a': 1}",
+        "id",
+        "type",
+        "parents",
+        "size(data.list)",
+        "-data.n",
+        "int",
+        "data.a ? 1 : 'x'",
+        "dyn(3)",
+        "data.list.map(x, x)",
+        "data.list.filter(x, x > 1)",
+    ] {
+        let problem = Creation::parse(&with("match", &json!({"where": source})))
+            .and_then(|creation| check(&creation.definition))
+            .expect_err(source);
+        assert_eq!((problem.code, problem.field.as_deref()), ("condition_invalid", Some("match.where")));
+        assert!(
+            problem.detail.contains("never true or false") && problem.detail.contains("(line 1, column "),
+            "{source}: {}",
+            problem.detail
+        );
+    }
+    for source in [
+        "true",
+        "data.flag",
+        "dyn(data.flag)",
+        "data.a ? data.flag : 1",
+        "data.list.exists(x, x > 1)",
+        "subject != null",
+        "bool(data.text)",
+        "'a' in parents",
+        "!data.flag",
+        "has(data.a)",
+    ] {
+        check(&definition("match", &json!({"where": source}))).expect(source);
     }
 }

@@ -12,7 +12,7 @@ use super::invalid::Invalid;
 use super::patch::Section;
 use super::signing::{Algorithm, validate_signing};
 use crate::limits;
-use crate::route::Condition;
+use crate::route::{Condition, ConditionProblem};
 use crate::sign::Signer;
 
 /// Says why an endpoint may not be called; the egress policy's word.
@@ -95,9 +95,13 @@ fn matching(matching: &Match) -> Result<(), Invalid> {
             return Err(Invalid::new("field_too_many", field, detail));
         }
     }
+    let invalid = |problem: &ConditionProblem| {
+        Err(Invalid::new("condition_invalid", "match.where", problem.to_string()))
+    };
     match matching.condition.as_deref().map(Condition::compile) {
-        Some(Err(problem)) => Err(Invalid::new("condition_invalid", "match.where", problem.to_string())),
-        _ => Ok(()),
+        Some(Err(problem)) => invalid(&problem),
+        Some(Ok(condition)) => condition.never_boolean().map_or(Ok(()), invalid),
+        None => Ok(()),
     }
 }
 

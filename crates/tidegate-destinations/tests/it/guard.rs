@@ -237,3 +237,14 @@ fn proxies_of_the_environment_are_ignored() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     assert_eq!(canary.connections(), 0);
 }
+
+#[tokio::test]
+async fn a_name_that_leads_to_ourselves_is_not_dialled() {
+    let canary = Canary::new();
+    let own = canary.at("127.0.0.1");
+    let names = Names::new("inside.example", vec![vec![own]]);
+    let transport = HttpTransport::new(policy(&["127.0.0.0/8"]).except(own), names);
+    let url = format!("http://inside.example:{}/x", canary.port);
+    assert_blocked(&transport.send(post(&target(&url), PLENTY)).await, &url);
+    assert_eq!(canary.connections(), 0);
+}

@@ -123,6 +123,9 @@ impl App {
             let breaker = self.pipeline.desk.breaker(row.subscriber);
             breaker.is_some_and(|breaker| breaker.state != "closed")
         };
+        if waits && !self.delivers {
+            return Some("deliver.enabled is false".to_owned());
+        }
         row.reason.clone().or_else(|| (waits && is_left_alone()).then(|| "breaker open".to_owned()))
     }
 }

@@ -34,6 +34,11 @@ async fn accept(app: &App, request: extract::Request) -> Answer {
     caller.must_publish()?;
     let ingest = &app.pipeline.ingest;
     let (body, _room) = read_body(&parts.headers, body, ingest).await?;
+    if app.disk.is_low(body.len() as u64, app.parts.clock.now()) {
+        let detail =
+            "the disk is nearly full: nothing new is accepted until there is room; send it again later";
+        return Err(Problem::unavailable("disk_reserve", detail));
+    }
     let units = ingest.decode(&as_request(&parts.headers, &collect_ce(&parts.headers), &body))?;
     // Nothing borrows from the connection's buffer any more: the next request finds it free.
     drop((parts, body));

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{RawQuery, State as Axum};
 use axum::response::{IntoResponse, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tidegate_core::id::SubscriberNo;
+use tidegate_core::limits::{DEAD_LETTERS_MANY, STUCK_AFTER_MS, TROUBLE_LOOK_EVERY_MS};
+use tidegate_core::time::Timestamp;
 
 use super::problem::Answer;
 use super::request::Query;
@@ -19,33 +23,152 @@ pub(super) async fn livez() -> Response {
     json_answer(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
-/// Events are accepted.
-pub(super) async fn readyz(State(app): State<Arc<App>>, RawQuery(raw): RawQuery) -> Answer {
+/// Events are accepted. Only what keeps them from being accepted makes this 503; other trouble is told, with 200.
+pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -> Answer {
     let is_verbose = Query::parse(raw.as_deref(), &["verbose"])?.take("verbose").is_some();
-    let checks = [
-        ("store", app.pipeline.persist.is_healthy()),
-        ("accepting", !app.is_stopping.load(Ordering::Relaxed)),
-    ];
-    // What does not keep events from being accepted makes it degraded, not unavailable.
-    let tls = app.certificate.as_ref().map(|certificate| ("tls", certificate.is_current()));
-    let is_ready = checks.iter().all(|(_, is_fine)| *is_fine);
-    let is_sound = tls.is_none_or(|(_, is_fine)| is_fine);
-    let (status, word) = match (is_ready, is_sound) {
-        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-        (true, false) => (StatusCode::OK, "degraded"),
-        (true, true) => (StatusCode::OK, "ready"),
+    let now = app.parts.clock.now();
+    let mut checks = vec![accepting(&app), store(&app), disk(&app, now), deliver(&app)];
+    checks.extend(tls(&app));
+    checks.extend(app.troubles.look(&app, now).await);
+    let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
+    let (status, word) = match worst {
+        State::Ok => (StatusCode::OK, "ready"),
+        State::Degraded => (StatusCode::OK, "degraded"),
+        State::Failing => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut answer = json!({ "status": word });
-    if is_verbose || word != "ready" {
-        let name = |is_fine| Value::from(if is_fine { "ok" } else { "failing" });
-        let all = checks.into_iter().chain(tls);
-        answer["checks"] = all.map(|(check, is_fine)| (check.to_owned(), name(is_fine))).collect();
+    let shown = checks.iter().filter(|check| is_verbose || check.state != State::Ok);
+    let shown: Map<String, Value> = shown.map(|check| (check.name.to_owned(), check.json())).collect();
+    if !shown.is_empty() {
+        answer["checks"] = shown.into();
     }
     Ok(json_answer(status, &answer))
 }
 
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Ok,
+    /// Events are accepted, yet somebody should look.
+    Degraded,
+    /// Events are not accepted.
+    Failing,
+}
+
+/// One thing that is looked at, and what to do about it.
+#[derive(Clone, Debug)]
+struct Check {
+    name: &'static str,
+    state: State,
+    detail: String,
+    remedy: &'static str,
+}
+
+impl Check {
+    /// As it should be, or `state` with the reason and the remedy.
+    fn new(name: &'static str, is_fine: bool, state: State, detail: String, remedy: &'static str) -> Self {
+        Self { name, state: if is_fine { State::Ok } else { state }, detail, remedy }
+    }
+
+    fn json(&self) -> Value {
+        match self.state {
+            State::Ok => json!({ "state": "ok" }),
+            State::Degraded => json!({ "state": "degraded", "detail": self.detail, "remedy": self.remedy }),
+            State::Failing => json!({ "state": "failing", "detail": self.detail, "remedy": self.remedy }),
+        }
+    }
+}
+
+fn accepting(app: &App) -> Check {
+    let is_fine = !app.is_stopping.load(Ordering::Relaxed);
+    let detail = "the process is stopping".to_owned();
+    Check::new(
+        "accepting",
+        is_fine,
+        State::Failing,
+        detail,
+        "send to another instance, or wait for the next start",
+    )
+}
+
+fn store(app: &App) -> Check {
+    let detail = "the last commit failed".to_owned();
+    let remedy = "see the log for the error of the store; events are accepted again as soon as it works";
+    Check::new("store", app.pipeline.persist.is_healthy(), State::Failing, detail, remedy)
+}
+
+fn disk(app: &App, now: Timestamp) -> Check {
+    let is_fine = !app.disk.is_low(0, now);
+    let (reserve, free) = app.disk.state().unwrap_or_default();
+    let detail = format!("{free} bytes are free on the disk and {reserve} are kept (store.disk_reserve)");
+    Check::new(
+        "disk",
+        is_fine,
+        State::Failing,
+        detail,
+        "free some space or enlarge the disk; no restart is needed",
+    )
+}
+
+fn deliver(app: &App) -> Check {
+    let detail = "deliver.enabled is false: everything is kept and nothing is sent".to_owned();
+    let remedy = "start without --no-deliver and with deliver.enabled true";
+    Check::new("deliver", app.delivers, State::Degraded, detail, remedy)
+}
+
+/// Only for a door with a certificate.
+fn tls(app: &App) -> Option<Check> {
+    let is_fine = app.certificate.as_ref()?.is_current();
+    let detail =
+        "tls.cert and tls.key can not be used as they are; the certificate read before stays".to_owned();
+    let remedy = "see the log for what is wrong, mend the files and send SIGHUP";
+    Some(Check::new("tls", is_fine, State::Degraded, detail, remedy))
+}
+
+/// What was last found in the store, so that whoever asks often does not burden it.
+#[derive(Default)]
+pub(super) struct Troubles(tokio::sync::Mutex<Option<(Timestamp, [Check; 2])>>);
+
+impl Troubles {
+    async fn look(&self, app: &App, now: Timestamp) -> [Check; 2] {
+        let mut known = self.0.lock().await;
+        let fresh = Duration::from_millis(TROUBLE_LOOK_EVERY_MS);
+        if let Some((_, checks)) = known.as_ref().filter(|(at, _)| now.since(*at) < fresh) {
+            return checks.clone();
+        }
+        let checks = [stuck(app, now).await, dead_letters(app).await];
+        *known = Some((now, checks.clone()));
+        checks
+    }
+}
+
+/// The oldest due delivery of a subscriber that is active and not left alone. What is in memory is on its way.
+async fn stuck(app: &App, now: Timestamp) -> Check {
+    let due = app.parts.store.due().await.unwrap_or_default();
+    let roster = app.parts.rosters.current();
+    let is_healthy = |subscriber: SubscriberNo| {
+        let is_active = roster.endpoint(subscriber).is_some_and(|endpoint| endpoint.active);
+        let breaker = app.pipeline.desk.breaker(subscriber);
+        app.delivers && is_active && breaker.is_none_or(|breaker| breaker.state == "closed")
+    };
+    let oldest = due.into_iter().filter(|(subscriber, _)| is_healthy(*subscriber)).map(|(_, at)| at).min();
+    let waited = oldest.map_or(Duration::ZERO, |at| now.since(at));
+    let is_fine = waited < Duration::from_millis(STUCK_AFTER_MS);
+    let detail = format!("the oldest due delivery has waited for {} seconds", waited.as_secs());
+    let remedy =
+        "a receiver takes less than it gets: raise limits.concurrency or limits.rate, or see its attempts";
+    Check::new("stuck", is_fine, State::Degraded, detail, remedy)
+}
+
+async fn dead_letters(app: &App) -> Check {
+    let count = app.parts.store.dead_letters(DEAD_LETTERS_MANY + 1).await.unwrap_or_default();
+    let detail = format!("more than {DEAD_LETTERS_MANY} deliveries are exhausted");
+    let remedy = "see GET /v1/deliveries?status=exhausted, mend the receivers and retry them";
+    Check::new("dead_letters", count <= DEAD_LETTERS_MANY, State::Degraded, detail, remedy)
+}
+
 /// Everything that is counted, in the text format of Prometheus.
-pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> Answer {
     let backlogs = app.parts.store.backlogs().await?;
     let sizes = app.parts.store.sizes().await?;
     let backlog = app.parts.store.backlog().await?;

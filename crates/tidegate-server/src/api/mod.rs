@@ -20,6 +20,7 @@ mod tests;
 mod trace;
 mod trigger;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -32,9 +33,11 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::disk::Disk;
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
+use health::Troubles;
 use problem::Problem;
 use request::cursor;
 
@@ -44,12 +47,18 @@ pub struct App {
     pub pipeline: Pipeline,
     /// What it is made of.
     pub parts: Parts,
+    /// The disk that the data is on.
+    pub disk: Disk,
+    /// Whether anything is sent.
+    pub delivers: bool,
     /// The process is on its way out.
     pub is_stopping: AtomicBool,
     /// What the door shows; absent means plain http.
     pub certificate: Option<Arc<Certificate>>,
     /// What secrets are sealed with; absent where nobody may change it.
     pub master_key: Option<Arc<MasterKey>>,
+    /// What `/readyz` last found in the store.
+    troubles: Troubles,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
     /// Tests of subscribers under way.
@@ -62,6 +71,9 @@ impl App {
         Self {
             pipeline,
             parts,
+            disk: Disk::new(Path::new("."), None),
+            delivers: true,
+            troubles: Troubles::default(),
             is_stopping: AtomicBool::new(false),
             certificate: None,
             master_key: None,

@@ -103,10 +103,21 @@ impl Pipeline {
         Self::start_within(parts, loops, Bounds::default()).await
     }
 
+    /// Starts the loops, but sends nothing: everything stays due in the store.
+    pub async fn start_silent(parts: &Parts, loops: &Loops) -> tidegate_store::Result<Self> {
+        let desk = Desk::new(parts.clock.clone(), Bounds::default());
+        desk.close();
+        Self::start_with(parts, loops, desk).await
+    }
+
     /// The same, with other bounds on what memory holds.
     pub async fn start_within(parts: &Parts, loops: &Loops, bounds: Bounds) -> tidegate_store::Result<Self> {
+        Self::start_with(parts, loops, Desk::new(parts.clock.clone(), bounds)).await
+    }
+
+    async fn start_with(parts: &Parts, loops: &Loops, desk: Desk) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
-        let desk = Arc::new(Desk::new(parts.clock.clone(), bounds));
+        let desk = Arc::new(desk);
         let persist = Persist::new(parts, Arc::clone(&desk));
         let notices = Notices::new(parts, Arc::clone(&persist));
         let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), notices, mint.clone());

@@ -478,6 +478,10 @@ impl Store for FaultyStore {
         self.inner.deliveries_among(project, numbers).await
     }
 
+    async fn dead_letters(&self, at_most: u64) -> Result<u64> {
+        self.inner.dead_letters(at_most).await
+    }
+
     async fn backlog(&self) -> Result<Backlog> {
         self.inner.backlog().await
     }

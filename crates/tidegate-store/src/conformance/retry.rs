@@ -13,6 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     named!["retry":
         a_waiting_one_is_due_now,
         an_exhausted_one_begins_anew,
+        dead_letters_are_counted_so_far,
         what_is_over_or_in_flight_is_refused,
         what_is_held_stays_held_but_due,
         what_was_deleted_is_refused,
@@ -103,6 +104,16 @@ async fn an_exhausted_one_begins_anew(mut bench: Bench) {
     let (_, attempts) = bench.store().delivery(PROJECT, job.delivery).await.unwrap().unwrap();
     assert_eq!(attempts.iter().map(|row| row.n).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(bench.store().backlog().await.unwrap().exhausted, 0);
+}
+
+async fn dead_letters_are_counted_so_far(bench: Bench) {
+    let subscriber = sent(&bench, &["1", "2", "3"], None).await;
+    assert_eq!(bench.store().dead_letters(10).await.unwrap(), 0);
+    for job in bench.claim_all(subscriber).await {
+        bench.exhaust(&job).await;
+    }
+    assert_eq!(bench.store().dead_letters(10).await.unwrap(), 3);
+    assert_eq!(bench.store().dead_letters(2).await.unwrap(), 2);
 }
 
 async fn what_is_over_or_in_flight_is_refused(bench: Bench) {

@@ -401,6 +401,10 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| read::among(conn, project, numbers).map_err(failed)).await
     }
 
+    async fn dead_letters(&self, at_most: u64) -> Result<u64> {
+        self.readers.read(move |conn| read::dead_letters(conn, at_most).map_err(failed)).await
+    }
+
     async fn backlog(&self) -> Result<Backlog> {
         self.readers.read(|conn| read::backlog(conn).map_err(failed)).await
     }

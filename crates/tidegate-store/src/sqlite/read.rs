@@ -245,6 +245,14 @@ pub(super) fn backlogs(conn: &Connection) -> rusqlite::Result<Vec<(SubscriberNo,
     Ok(found)
 }
 
+pub(super) const DEAD_LETTERS: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE status = 4 LIMIT ?1)";
+
+pub(super) fn dead_letters(conn: &Connection, at_most: u64) -> rusqlite::Result<u64> {
+    let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+    conn.prepare_cached(DEAD_LETTERS)?.query_row([at_most], |row| row.get(0))
+}
+
 pub(super) fn backlog(conn: &Connection) -> rusqlite::Result<Backlog> {
     let mut backlog = Backlog::default();
     let subscribers = conn

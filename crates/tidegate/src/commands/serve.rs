@@ -49,6 +49,15 @@ pub(crate) struct ServeArgs {
     /// The host name by which endpoints are asked for their consent [default: tidegate]
     #[arg(long, env = "TIDEGATE_EGRESS_ORIGIN", value_name = "NAME")]
     pub(crate) egress_origin: Option<String>,
+    /// Space on the disk that new events must leave, or off [default: 256MiB]
+    #[arg(long, env = "TIDEGATE_STORE_DISK_RESERVE", value_name = "SIZE")]
+    pub(crate) disk_reserve: Option<String>,
+    /// Accept and keep everything, but send nothing until a start without this
+    #[arg(long)]
+    pub(crate) no_deliver: bool,
+    /// The same as a variable
+    #[arg(long, env = "TIDEGATE_DELIVER_ENABLED", hide = true, value_name = "BOOL")]
+    pub(crate) deliver_enabled: Option<bool>,
     /// The configuration file; flags and variables win over it
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -134,10 +143,13 @@ fn flags(args: ServeArgs) -> File {
     File {
         listen: args.listen,
         data_dir: args.data_dir,
-        store: settings::StoreSection { url: args.store },
+        store: settings::StoreSection { url: args.store, disk_reserve: args.disk_reserve },
         redis: settings::RedisSection { url: args.redis },
         egress: settings::EgressSection { allow: args.egress_allow, origin: args.egress_origin },
         log: settings::LogSection { format },
+        deliver: settings::DeliverSection {
+            enabled: if args.no_deliver { Some(false) } else { args.deliver_enabled },
+        },
         tls: settings::TlsSection { cert: args.door.tls_cert, key: args.door.tls_key },
         limits: settings::LimitsSection {
             connections: args.door.connections,

@@ -24,6 +24,7 @@ mod metrics;
 mod operator;
 mod order;
 mod payload;
+mod readiness;
 mod sample;
 mod seeds;
 mod signing;
