@@ -22,6 +22,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/subscribers.json"),
     include_str!("openapi/sending.json"),
     include_str!("openapi/deliveries.json"),
+    include_str!("openapi/replay.json"),
     include_str!("openapi/projects.json"),
     include_str!("openapi/keys.json"),
     include_str!("openapi/master_key.json"),

@@ -22,6 +22,7 @@ use super::auth::Caller;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, read_body};
 use super::{App, json_answer, page_answer};
+use crate::pipeline::errands::Errand;
 use crate::roster::Endpoint;
 
 /// Creates a subscriber. Its secret is in the answer, and never again.
@@ -56,7 +57,7 @@ pub(super) async fn create(
     let wants_past = new.backfill_from.is_some();
     let changed = app.change(Change::CreateSubscriber(new)).await?;
     if wants_past {
-        app.pipeline.backfill.start(changed.no);
+        app.pipeline.errands.start(Errand::Backfill(changed.no));
     }
     let mut answer = shown(&app, &*app.endpoint(&caller, &id)?);
     tell_secret(&mut answer, algorithm, secret);

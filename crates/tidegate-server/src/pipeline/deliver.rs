@@ -180,10 +180,14 @@ impl Deliver {
     fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
         let id = self.mint.delivery(job.delivery);
         let signers = endpoint.signers(self.clock.now());
+        let mut headers = webhook::render(&id, self.clock.wall(), &job.body, signers, &endpoint.letterhead);
+        if job.replay {
+            webhook::mark_replay(&mut headers);
+        }
         Outbound {
             target: Arc::clone(&endpoint.target),
             method: Method::POST,
-            headers: webhook::render(&id, self.clock.wall(), &job.body, signers, &endpoint.letterhead),
+            headers,
             body: job.body.clone(),
             timeout: endpoint.timeout,
         }

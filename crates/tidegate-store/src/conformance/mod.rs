@@ -11,9 +11,11 @@ mod bodies;
 mod configuration;
 mod group;
 mod ids;
+mod jobs;
 mod lanes;
 mod listing;
 mod pages;
+mod replay;
 mod restart;
 mod results;
 mod retry;
@@ -77,6 +79,8 @@ pub fn cases() -> Vec<Case> {
         results::cases(),
         lanes::cases(),
         retry::cases(),
+        replay::cases(),
+        jobs::cases(),
         restart::cases(),
         backfill::cases(),
         configuration::cases(),

@@ -22,6 +22,7 @@ mod look;
 mod master_key;
 mod operator;
 mod order;
+mod replay;
 mod signing;
 mod smuggling;
 mod subscribers;
