@@ -82,6 +82,8 @@ pub struct Job {
     pub token: u32,
     /// When its event was accepted.
     pub accepted_at: Timestamp,
+    /// Somebody asked for it to be sent again.
+    pub replay: bool,
     /// The frozen bytes to send.
     pub body: Bytes,
 }

@@ -135,6 +135,14 @@ pub const DEAD_LETTERS_MANY: u64 = 100;
 /// How old the answer of `/readyz` about stuck work and dead letters may be: whoever asks often shall not burden the
 /// store.
 pub const TROUBLE_LOOK_EVERY_MS: u64 = 2_000;
+/// Jobs of one project that run at once: each keeps a step's worth of rows in memory.
+pub const JOBS_RUNNING_PER_PROJECT_MAX: usize = 8;
+/// Dead letters that one job may name; more are selected by subscriber, type and time.
+pub const JOB_IDS_MAX: usize = 1_000;
+/// Types that one job may name.
+pub const JOB_TYPES_MAX: usize = 100;
+/// Events or dead letters that a dry run looks at before it judges the rest by them: about a second's work.
+pub const DRY_RUN_ROWS_MAX: u64 = 100_000;
 
 /// Items of one page when the caller does not say.
 pub const PAGE_DEFAULT: usize = 50;

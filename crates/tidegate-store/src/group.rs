@@ -6,13 +6,13 @@ use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::schedule::fits;
 use tidegate_core::time::Timestamp;
 
-use crate::Result;
+use crate::{JobStep, Result};
 
 /// One transaction's worth of work, gathered from everybody who has some.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,8 @@ pub struct Group {
     pub backfills: Vec<BackfillStep>,
     /// Deliveries that somebody wants sent now: claimed if they are due, before everything that is due as well.
     pub asked: Vec<(SubscriberNo, DeliveryNo)>,
+    /// Steps of jobs.
+    pub steps: Vec<JobStep>,
     /// New events, request by request.
     pub submissions: Vec<Submission>,
     /// Subscribers whose memory wants more work.
@@ -96,6 +98,19 @@ pub struct Finished {
     pub next: Next,
     /// The bytes that were sent, to be sent again: when they are not the event's own and it was their first attempt.
     pub body: Option<Bytes>,
+}
+
+/// An event that shall be sent again.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// Whose.
+    pub project: ProjectNo,
+    /// Which.
+    pub event: Seq,
+    /// To whom, each once.
+    pub routes: Vec<Route>,
+    /// The configuration version it was routed by.
+    pub version: Version,
 }
 
 /// One step of a backfill: the deliveries for the events between two marks.
@@ -207,6 +222,8 @@ pub struct Committed {
     pub refilled: Vec<Refilled>,
     /// Subscribers whose backfill has reached its end.
     pub backfilled: Vec<SubscriberNo>,
+    /// Jobs whose step was written.
+    pub stepped: Vec<JobNo>,
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
 }
@@ -220,6 +237,7 @@ impl Committed {
         self.postponed.extend(later.postponed);
         self.refilled.extend(later.refilled);
         self.backfilled.extend(later.backfilled);
+        self.stepped.extend(later.stepped);
         self.stale += later.stale;
     }
 }

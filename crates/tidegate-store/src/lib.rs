@@ -12,13 +12,14 @@ pub mod sqlite;
 
 mod configuration;
 mod group;
+mod job;
 mod read;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
-use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
@@ -26,8 +27,11 @@ pub use configuration::{
     SecretKind, SubscriberRow, SubscriberUpdate, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit, Submission,
+    BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Replay, Room, RoutedUnit, Submission,
     UnitStatus,
+};
+pub use job::{
+    DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, StorePart,
@@ -67,7 +71,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Store: Send + Sync + 'static {
     /// Everything that many requests, workers and timers want written, in one transaction.
     ///
-    /// In this order: results of attempts, streaks, releases, what was asked for, backfill steps, new events with their deliveries, refills. A
+    /// In this order: results of attempts, streaks, releases, what was asked for, backfill steps, job steps, new events
+    /// with their deliveries, refills. A
     /// submission that fails on its own account is reported alone; its neighbours commit.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed>;
 
@@ -87,6 +92,9 @@ pub trait Store: Send + Sync + 'static {
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome>;
     /// Makes a project's deliveries due that wait for a later try, up to a limit; those of inactive subscribers stay.
     async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered>;
+    /// Makes new deliveries of an event that was accepted before; says which, in the order of their routes. Refused as
+    /// stale when the configuration they were routed by is no longer in force.
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>>;
     /// The next events a backfill has to look at, in order of acceptance, and the step that covers them. Few events,
     /// or none, are no sign of the end: the step's marks are.
     async fn backfill(
@@ -94,6 +102,23 @@ pub trait Store: Send + Sync + 'static {
         subscriber: SubscriberNo,
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>>;
+
+    /// What a selector means at this instant.
+    async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope>;
+    /// What lies behind `after` in a scope, `limit` of it at most. Little, or nothing, is no sign of the end: the mark is.
+    async fn scan(&self, scope: Scope, after: i64, limit: usize) -> Result<Scan>;
+    /// Begins a job; a conflict when too many of the project's are running.
+    async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow>;
+    /// Ends a running job where it is.
+    async fn stop_job(&self, project: ProjectNo, id: String, now: Timestamp) -> Result<StopOutcome>;
+    /// A job of a project.
+    async fn job(&self, project: ProjectNo, id: String) -> Result<Option<JobRow>>;
+    /// A job, whosever it is.
+    async fn job_by_no(&self, job: JobNo) -> Result<Option<JobRow>>;
+    /// Jobs of a project, newest first, those before `before`.
+    async fn jobs(&self, project: ProjectNo, before: Option<JobNo>, limit: usize) -> Result<Page<JobRow>>;
+    /// All that are running, oldest first.
+    async fn jobs_running(&self) -> Result<Vec<JobNo>>;
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
 use tidegate_core::delivery::Status;
+use tidegate_core::event::Event;
 use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 
@@ -68,6 +69,20 @@ pub struct Stretch {
     pub is_end: bool,
 }
 
+impl EventRow {
+    /// The event itself, to be judged.
+    pub fn into_event(self) -> Event {
+        Event {
+            id: self.id,
+            source: self.source,
+            type_name: self.type_name,
+            subject: self.subject,
+            time: self.time,
+            body: self.body,
+        }
+    }
+}
+
 /// Which deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFilter {
@@ -104,6 +119,8 @@ pub struct DeliveryRow {
     pub reason: Option<String>,
     /// Its lane.
     pub lane: Option<Lane>,
+    /// Somebody asked for it to be sent again.
+    pub replay: bool,
     /// The ids of the events it carries, in order.
     pub events: Vec<String>,
 }

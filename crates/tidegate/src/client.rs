@@ -120,6 +120,19 @@ impl Client {
         self.success(answer)
     }
 
+    /// Asks for something with a query and a JSON body; anything but a success is a failure.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Answer, Failure> {
+        let url = self.address(path, query);
+        let answer = self.exchange(&method, &url, body.to_string().into()).await?;
+        self.success(answer)
+    }
+
     /// Sends bytes of JSON and returns the answer, whatever its status.
     pub(crate) async fn send(
         &mut self,

@@ -300,3 +300,46 @@ fn wrong_command_lines_exit_with_2_before_anything_is_sent() {
     }
     assert!(api.seen().is_empty());
 }
+
+#[test]
+fn replay_begins_a_job_and_follows_it_to_its_end() {
+    let api = Api::start(|seen, before| {
+        let status = if before < 3 { "running" } else { "done" };
+        let code = if seen.line.starts_with("POST") { 202 } else { 200 };
+        let job =
+            json!({"id":"job_1","kind":"replay","status":status,"total":10,"done":before,"matched":before});
+        (code, &[], job.to_string())
+    });
+    let args = ["replay", "--subscriber", "sub_1", "--from", "2026-01-31T09:00:00Z", "--type", "order.*"];
+    let output = tidegate(&api.url, &[&args[..], &["--status", "delivered"]].concat());
+    exits(&output, 0);
+    assert_eq!((&stdout(&output)["status"], &stdout(&output)["matched"]), (&json!("done"), &json!(3)));
+    let seen = api.seen();
+    assert_eq!(seen[0].line, "POST /v1/subscribers/sub_1/replay");
+    let body: Value = serde_json::from_str(&seen[0].body).expect("JSON");
+    let expected = json!({"from":"2026-01-31T09:00:00.000Z","types":["order.*"],"status":"delivered"});
+    assert_eq!(body, expected);
+    assert_eq!(seen[1].line, "GET /v1/jobs/job_1");
+    let detached = tidegate(&api.url, &["replay", "--dead-letters", "--subscriber", "sub_1", "--no-wait"]);
+    exits(&detached, 0);
+    let last = api.seen().pop().expect("a request");
+    assert_eq!(
+        (last.line.as_str(), last.body.as_str()),
+        ("POST /v1/dead-letters/replay", r#"{"subscriber":"sub_1"}"#)
+    );
+}
+
+#[test]
+fn replay_of_one_event_names_its_source_and_needs_no_span() {
+    let api = Api::start(|_, _| (202, &[], json!({"event":"e 1","deliveries":[]}).to_string()));
+    let output =
+        tidegate(&api.url, &["replay", "--event", "e 1", "--source", "shop", "--subscriber", "sub_1"]);
+    exits(&output, 0);
+    assert_eq!(api.seen()[0].line, "POST /v1/events/e%201/replay?source=shop");
+    assert_eq!(api.seen()[0].body, r#"{"subscriber":"sub_1"}"#);
+    for args in [&["replay"][..], &["replay", "--from", "2h"], &["replay", "--event", "e", "--from", "2h"]] {
+        exits(&tidegate(&api.url, args), 2);
+    }
+    exits(&tidegate(&api.url, &["replay", "--subscriber", "s", "--from", "yesterday"]), 2);
+    assert_eq!(api.seen().len(), 1);
+}

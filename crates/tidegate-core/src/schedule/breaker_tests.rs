@@ -20,6 +20,7 @@ fn job(delivery: i64) -> Job {
         tries: 0,
         token: 1,
         accepted_at: Timestamp::from_ms(0),
+        replay: false,
         body: Bytes::from_static(b"{}"),
     }
 }

@@ -340,6 +340,13 @@ impl Schedule {
         }
     }
 
+    /// Whether a new delivery of a subscriber would wait for more than `calm` others. One that does not take part is
+    /// never busy.
+    pub fn is_busy(&self, subscriber: SubscriberNo, calm: usize) -> bool {
+        let open = self.lineups.get(&subscriber).filter(|lineup| lineup.open);
+        open.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
+    }
+
     /// How many bytes of bodies memory takes.
     pub fn room_bytes(&self) -> usize {
         self.bounds.queue_bytes.saturating_sub(self.bytes)

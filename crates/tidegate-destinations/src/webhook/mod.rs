@@ -7,4 +7,4 @@ mod classify;
 mod render;
 
 pub use self::classify::{attempt, judge};
-pub use self::render::{Letterhead, render};
+pub use self::render::{Letterhead, mark_replay, render};

@@ -20,8 +20,11 @@ static BODY_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature
 /// The same, as GitHub calls it.
 static GITHUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
 
-/// Headers that [`render`] and the transport add.
-const ADDED: usize = 5;
+/// Somebody asked for this delivery to be made again.
+static REPLAY: HeaderName = HeaderName::from_static("tidegate-replay");
+
+/// Headers that [`render`], [`mark_replay`] and the transport add.
+const ADDED: usize = 6;
 
 /// What every request of a subscriber has in common.
 #[derive(Clone, Debug)]
@@ -116,6 +119,11 @@ fn repeat(headers: &mut HeaderMap, names: &[HeaderName; 3]) {
             headers.insert(name, value);
         }
     }
+}
+
+/// Tells the receiver that this is an event it may have had before, under another id.
+pub fn mark_replay(headers: &mut HeaderMap) {
+    headers.insert(&REPLAY, HeaderValue::from_static("true"));
 }
 
 fn ascii(text: String) -> HeaderValue {

@@ -18,11 +18,21 @@ use super::{App, json_answer, page_answer};
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["status", "subscriber", "limit", "cursor"])?;
-    let subscriber = match query.take("subscriber") {
-        Some(id) => Some(app.endpoint(&caller, &id)?.rule.no),
-        None => None,
-    };
-    list_page(&app, &caller, subscriber, query).await
+    let status = take_status(&mut query)?;
+    let subscriber = take_subscriber(&app, &caller, &mut query)?;
+    list_page(&app, &caller, status, subscriber, query).await
+}
+
+/// Deliveries whose every attempt failed, newest first.
+pub(super) async fn list_dead_letters(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    RawQuery(raw): RawQuery,
+) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["subscriber", "limit", "cursor"])?;
+    let subscriber = take_subscriber(&app, &caller, &mut query)?;
+    list_page(&app, &caller, Some(Status::Exhausted), subscriber, query).await
 }
 
 /// A subscriber's deliveries, newest first.
@@ -33,18 +43,29 @@ pub(super) async fn list_of_subscriber(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let query = Query::parse(raw.as_deref(), &["status", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref(), &["status", "limit", "cursor"])?;
+    let status = take_status(&mut query)?;
     let subscriber = app.endpoint(&caller, &id)?.rule.no;
-    list_page(&app, &caller, Some(subscriber), query).await
+    list_page(&app, &caller, status, Some(subscriber), query).await
 }
 
-async fn list_page(app: &App, caller: &Caller, subscriber: Option<SubscriberNo>, mut query: Query) -> Answer {
-    let filter = DeliveryFilter {
-        status: query.take("status").map(|name| parse_status(&name)).transpose()?,
-        subscriber,
-        before: query.cursor()?,
-        limit: query.limit()?,
-    };
+fn take_status(query: &mut Query) -> Result<Option<Status>, Problem> {
+    query.take("status").map(|name| parse_status(&name)).transpose()
+}
+
+fn take_subscriber(app: &App, caller: &Caller, query: &mut Query) -> Result<Option<SubscriberNo>, Problem> {
+    let id = query.take("subscriber");
+    id.map(|id| app.endpoint(caller, &id).map(|endpoint| endpoint.rule.no)).transpose()
+}
+
+async fn list_page(
+    app: &App,
+    caller: &Caller,
+    status: Option<Status>,
+    subscriber: Option<SubscriberNo>,
+    mut query: Query,
+) -> Answer {
+    let filter = DeliveryFilter { status, subscriber, before: query.cursor()?, limit: query.limit()? };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
     let items: Vec<Value> = page.items.iter().map(|row| shown(app, row)).collect();
     Ok(page_answer(&items, page.next))
@@ -106,6 +127,9 @@ fn shown(app: &App, row: &DeliveryRow) -> Value {
         "due_at": row.due_at,
         "created_at": row.created_at,
     });
+    if row.replay {
+        value["replay"] = true.into();
+    }
     if let Some(at) = row.finished_at {
         value["finished_at"] = json!(at);
     }

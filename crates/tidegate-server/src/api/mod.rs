@@ -4,11 +4,13 @@ mod auth;
 mod deliveries;
 mod events;
 mod health;
+mod jobs;
 mod keys;
 mod master_key;
 mod openapi;
 mod problem;
 mod projects;
+mod replay;
 mod request;
 mod rotate;
 mod sample;
@@ -108,6 +110,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/events/{id}", events::get),
         route(M::GET, "/v1/events/{id}/trace", trace::get),
         route(M::GET, "/v1/stream", stream::get),
+        route(M::POST, "/v1/events/{id}/replay", replay::event),
         route(M::POST, "/v1/subscribers", subscribers::create),
         route(M::GET, "/v1/subscribers", subscribers::list),
         route(M::GET, "/v1/subscribers/{id}", subscribers::get),
@@ -131,6 +134,12 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/deliveries", deliveries::list),
         route(M::GET, "/v1/deliveries/{id}", deliveries::get),
         route(M::POST, "/v1/deliveries/{id}/retry", deliveries::retry),
+        route(M::POST, "/v1/subscribers/{id}/replay", jobs::replay_past),
+        route(M::GET, "/v1/dead-letters", deliveries::list_dead_letters),
+        route(M::POST, "/v1/dead-letters/replay", jobs::replay_letters),
+        route(M::GET, "/v1/jobs", jobs::list),
+        route(M::GET, "/v1/jobs/{id}", jobs::get),
+        route(M::POST, "/v1/jobs/{id}/stop", jobs::stop),
         route(M::POST, "/v1/projects", projects::create),
         route(M::GET, "/v1/projects", projects::list),
         route(M::DELETE, "/v1/projects/{id}", projects::delete),

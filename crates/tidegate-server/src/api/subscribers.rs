@@ -24,6 +24,7 @@ use super::auth::Caller;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, read_body};
 use super::{App, json_answer, page_answer};
+use crate::pipeline::errands::Errand;
 use crate::roster::Endpoint;
 
 /// Creates a subscriber. Its secret is in the answer, and never again.
@@ -256,7 +257,7 @@ impl App {
         let wants_past = new.backfill_from.is_some();
         let changed = self.change(Change::CreateSubscriber(new)).await?;
         if wants_past {
-            self.pipeline.backfill.start(changed.no);
+            self.pipeline.errands.start(Errand::Backfill(changed.no));
         }
         Ok((self.endpoint(caller, &id)?, secret))
     }

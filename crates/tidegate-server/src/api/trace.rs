@@ -13,7 +13,7 @@ use tidegate_core::delivery::Status;
 use tidegate_core::event::Event;
 use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::route::{Judgement, Subscriber, View};
-use tidegate_store::{DeliveryRow, EventRow, TraceRule};
+use tidegate_store::{DeliveryRow, TraceRule};
 
 use super::auth::Caller;
 use super::problem::Answer;
@@ -53,7 +53,7 @@ pub(super) async fn get(
         delivered.entry(delivery.subscriber).or_default().push(delivery);
     }
     let raw = events::raw(&event);
-    let event = into_event(event);
+    let event = event.into_event();
     let mut lines = Vec::new();
     for rule in trace.rules {
         match delivered.remove(&rule.subscriber) {
@@ -63,17 +63,6 @@ pub(super) async fn get(
     }
     lines.extend(delivered.into_values().flatten().map(|row| delivery_line(&app, row)));
     Ok(json_answer(StatusCode::OK, &TraceAnswer { event: raw, subscribers: lines }))
-}
-
-fn into_event(row: EventRow) -> Event {
-    Event {
-        id: row.id,
-        source: row.source,
-        type_name: row.type_name,
-        subject: row.subject,
-        time: row.time,
-        body: row.body,
-    }
 }
 
 fn delivery_line(app: &App, row: &DeliveryRow) -> Line {

@@ -194,6 +194,9 @@ impl Deliver {
         if endpoint.definition().verification == Verification::Cloudevents {
             headers.insert(&ORIGIN, self.origin.clone());
         }
+        if job.replay {
+            webhook::mark_replay(&mut headers);
+        }
         Outbound {
             target: Arc::clone(&endpoint.target),
             method: Method::POST,

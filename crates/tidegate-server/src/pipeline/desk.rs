@@ -198,6 +198,12 @@ impl Desk {
         self.appetite.notify_one();
     }
 
+    /// Whether any of these has more than `calm` deliveries ahead of a new one.
+    pub fn is_busy(&self, subscribers: &BTreeSet<SubscriberNo>, calm: usize) -> bool {
+        let schedule = self.lock();
+        subscribers.iter().any(|subscriber| schedule.is_busy(*subscriber, calm))
+    }
+
     /// Takes what a commit handed over. Gives back what nobody here wants any more.
     pub fn take(&self, committed: &mut Committed) -> Vec<Claim> {
         let now = self.clock.now();

@@ -2,7 +2,7 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! [`backfill`] brings past events to new subscribers; [`verify`] asks endpoints before anything is sent to them;
+//! [`errands`] goes through what is already there; [`verify`] asks endpoints before anything is sent to them;
 //! [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
@@ -17,7 +17,7 @@ pub mod desk;
 
 pub mod deliver;
 
-pub mod backfill;
+pub mod errands;
 
 mod notices;
 
@@ -27,10 +27,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
-use tidegate_core::id::Mint;
+use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
-use tidegate_store::Store;
+use tidegate_store::{Replay, Store};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -39,9 +39,9 @@ use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
 use crate::watch::Watch;
-use backfill::Backfill;
 use deliver::Deliver;
 use desk::Desk;
+use errands::Errands;
 use ingest::Ingest;
 use notices::Notices;
 use persist::Persist;
@@ -88,13 +88,15 @@ pub struct Pipeline {
     pub persist: Arc<Persist>,
     /// Whose turn it is.
     pub desk: Arc<Desk>,
-    /// Past events for new subscribers.
-    pub backfill: Arc<Backfill>,
+    /// What goes through the past.
+    pub errands: Arc<Errands>,
     /// Public ids.
     pub mint: Mint,
     deliver: Arc<Deliver>,
     persist_loop: Mutex<Option<JoinHandle<()>>>,
     follow_loop: JoinHandle<()>,
+    store: Arc<dyn Store>,
+    clock: Clock,
 }
 
 impl Pipeline {
@@ -121,7 +123,7 @@ impl Pipeline {
         let persist = Persist::new(parts, Arc::clone(&desk));
         let notices = Notices::new(parts, Arc::clone(&persist));
         let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), notices, mint.clone());
-        let backfill = Backfill::new(parts, Arc::clone(&persist));
+        let errands = Errands::new(parts, Arc::clone(&desk), Arc::clone(&persist));
         let ingest = Ingest::new(parts, Arc::clone(&persist));
         desk.follow(&parts.rosters.current());
         for (subscriber, at) in parts.store.due().await? {
@@ -129,18 +131,36 @@ impl Pipeline {
         }
         let persist_loop = Mutex::new(Some(loops.persist.spawn(Arc::clone(&persist).run())));
         loops.deliver.spawn(Arc::clone(&deliver).run());
-        backfill.resume_all(&parts.rosters.current());
+        errands.resume_backfills(&parts.rosters.current());
+        errands.resume_jobs().await?;
         let verify = Verify::new(parts);
         verify.resume_all(&parts.rosters.current());
         let follow_loop = tokio::spawn(follow(
             Arc::clone(&parts.rosters),
             Arc::clone(&desk),
             Arc::clone(&persist),
-            Arc::clone(&backfill),
+            Arc::clone(&errands),
             verify,
             parts.clock.clone(),
         ));
-        Ok(Self { ingest, persist, desk, backfill, mint, deliver, persist_loop, follow_loop })
+        let (store, clock) = (Arc::clone(&parts.store), parts.clock.clone());
+        Ok(Self { ingest, persist, desk, errands, mint, deliver, persist_loop, follow_loop, store, clock })
+    }
+
+    /// Makes new deliveries of a past event. What was begun comes to its end even if the caller goes away: a delivery
+    /// that nobody heard of would wait for the next one of its subscriber.
+    pub async fn replay(&self, replay: Replay) -> tidegate_store::Result<Vec<DeliveryNo>> {
+        let (store, desk, clock) = (Arc::clone(&self.store), Arc::clone(&self.desk), self.clock.clone());
+        let replaying = tokio::spawn(async move {
+            let subscribers: Vec<SubscriberNo> = replay.routes.iter().map(|route| route.subscriber).collect();
+            let made = store.replay(replay, clock.now()).await?;
+            let now = clock.now();
+            subscribers.into_iter().for_each(|subscriber| desk.expect(subscriber, now));
+            Ok(made)
+        });
+        replaying.await.unwrap_or_else(|error| {
+            Err(tidegate_store::Error::Unavailable(format!("the replay ended early: {error}")))
+        })
     }
 
     /// Lets the stages follow the configuration at once; else they do so by themselves, soon.
@@ -169,7 +189,7 @@ async fn follow(
     rosters: Arc<Rosters>,
     desk: Arc<Desk>,
     persist: Arc<Persist>,
-    backfill: Arc<Backfill>,
+    errands: Arc<Errands>,
     verify: Arc<Verify>,
     clock: Clock,
 ) {
@@ -177,7 +197,7 @@ async fn follow(
         rosters.changed().await;
         let roster = rosters.current();
         persist.release(desk.follow(&roster));
-        backfill.resume_all(&roster);
+        errands.resume_backfills(&roster);
         verify.resume_all(&roster);
         // Whoever made the change may have failed to read it back. If there is more, this hears of it again.
         while let Err(error) = rosters.refresh().await {

@@ -19,7 +19,9 @@ use std::time::Duration;
 use tidegate_core::id::{SubscriberNo, Version};
 use tidegate_core::limits::GROUP_EVENTS_MAX;
 use tidegate_core::time::Timestamp;
-use tidegate_store::{BackfillStep, Claim, Committed, Error, Finished, Group, Store, Submission, UnitStatus};
+use tidegate_store::{
+    BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Store, Submission, UnitStatus,
+};
 use tokio::sync::{Notify, oneshot};
 
 use super::Parts;
@@ -64,6 +66,7 @@ struct Pending {
     streaks: BTreeMap<SubscriberNo, Option<Timestamp>>,
     released: Vec<Claim>,
     backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
+    steps: Vec<(JobStep, oneshot::Sender<bool>)>,
     is_urgent: bool,
     is_stopping: bool,
 }
@@ -82,6 +85,7 @@ struct Batch {
     versions: Vec<Version>,
     submitters: Vec<oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>>,
     backfillers: Vec<oneshot::Sender<()>>,
+    steppers: Vec<oneshot::Sender<bool>>,
 }
 
 /// What the loop finds when it looks.
@@ -173,6 +177,14 @@ impl Persist {
     pub async fn backfill(&self, step: BackfillStep) -> Result<(), Unavailable> {
         let (reply, answer) = oneshot::channel();
         self.lock().backfills.push((step, reply));
+        self.wake.notify_one();
+        answer.await.map_err(|_| Unavailable)
+    }
+
+    /// Writes a step of a job; answers after the commit whether it was the next one.
+    pub async fn step(&self, step: JobStep) -> Result<bool, Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().steps.push((step, reply));
         self.wake.notify_one();
         answer.await.map_err(|_| Unavailable)
     }
@@ -280,6 +292,9 @@ impl Persist {
             let _ = backfiller.send(());
         }
         self.watch.committed(&batch.group, committed.stale);
+        for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
+            let _ = stepper.send(committed.stepped.contains(&step.job));
+        }
     }
 
     /// The commit failed: submitters are told by their dropped channel, results and releases are kept for the next
@@ -299,6 +314,7 @@ impl Persist {
             // Whoever came meanwhile is told the same way; nobody else will look.
             pending.submissions.clear();
             pending.backfills.clear();
+            pending.steps.clear();
         }
         pending.is_stopping
     }
@@ -312,6 +328,7 @@ impl Pending {
     fn is_due(&self, now: Timestamp) -> bool {
         !self.submissions.is_empty()
             || !self.backfills.is_empty()
+            || !self.steps.is_empty()
             || self.is_urgent
             || (!(self.results.is_empty() && self.streaks.is_empty())
                 && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
@@ -338,6 +355,10 @@ impl Pending {
         for (step, reply) in self.backfills.drain(..) {
             batch.group.backfills.push(step);
             batch.backfillers.push(reply);
+        }
+        for (step, reply) in self.steps.drain(..) {
+            batch.group.steps.push(step);
+            batch.steppers.push(reply);
         }
         self.results_due = None;
         self.is_urgent = false;

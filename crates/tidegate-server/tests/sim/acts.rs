@@ -11,9 +11,13 @@ use tidegate_core::delivery::Status;
 use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::ingest::Request;
 use tidegate_core::time::Timestamp;
+use tidegate_server::pipeline::errands::Errand;
 use tidegate_server::pipeline::persist::Unavailable;
 use tidegate_server::pipeline::{Parts, Pipeline};
-use tidegate_store::{Change, DeliveryFilter, NewSubscriber, RetryOutcome, SubscriberUpdate, UnitStatus};
+use tidegate_store::{
+    Change, DeliveryFilter, Error, EventFilter, NewJob, NewSubscriber, Past, Replay, RetryOutcome, Selector,
+    StopOutcome, SubscriberUpdate, UnitStatus, What,
+};
 
 use super::history::{EventKey, Histories, Told};
 use super::life::Life;
@@ -59,6 +63,8 @@ impl Site {
                 }
             }
             Act::Retry { roll } => self.retry(roll).await,
+            Act::Replay { roll } => self.replay(roll).await,
+            Act::Job { roll } => self.job(roll).await,
             Act::Jump { .. } | Act::Stop { .. } | Act::Crash { .. } => {}
         }
     }
@@ -149,7 +155,7 @@ impl Site {
         if let Some(no) = self.change(Change::CreateSubscriber(new)).await
             && wants_past
         {
-            self.pipeline.backfill.start(no);
+            self.pipeline.errands.start(Errand::Backfill(no));
         }
     }
 
@@ -209,6 +215,68 @@ impl Site {
         let now = self.parts.clock.now();
         if let Ok(RetryOutcome::Due { subscriber }) = self.parts.store.retry(project, *delivery, now).await {
             self.pipeline.desk.ask(subscriber, *delivery);
+        }
+    }
+}
+
+impl Site {
+    /// Sends an event again, to everybody who wants it today or to one of them.
+    async fn replay(&self, roll: u64) {
+        let pick = |count: usize| usize::try_from(roll / 7 % count.max(1) as u64).expect("small");
+        for _ in 0..3 {
+            let roster = self.parts.rosters.current();
+            let projects: Vec<ProjectNo> = roster.projects.values().map(|row| row.no).collect();
+            let project = projects[pick(projects.len())];
+            let filter = EventFilter { limit: 500, ..EventFilter::default() };
+            let Ok(mut page) = self.parts.store.events(project, filter).await else { return };
+            if page.items.is_empty() {
+                return;
+            }
+            let row = page.items.swap_remove(pick(page.items.len()));
+            let (seq, event) = (row.seq, row.into_event());
+            let mut routes = roster.router(project).map_or_else(Vec::new, |router| router.route(&event));
+            if !routes.is_empty() && roll.is_multiple_of(2) {
+                routes = vec![routes[pick(routes.len())]];
+            }
+            let replay = Replay { project, event: seq, routes, version: roster.version };
+            match self.pipeline.replay(replay).await {
+                Err(Error::Stale { .. }) if self.parts.rosters.refresh().await.is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Site {
+    /// Begins a job; every fourth time, and then stops it.
+    async fn job(&self, roll: u64) {
+        let roster = self.parts.rosters.current();
+        let pick = |count: usize| usize::try_from(roll / 11 % count.max(1) as u64).expect("small");
+        let endpoints: Vec<_> = roster.endpoints().collect();
+        let Some(endpoint) = endpoints.get(pick(endpoints.len())) else { return };
+        let (project, subscriber) = (endpoint.rule.project, endpoint.rule.no);
+        let what = match roll % 6 {
+            0 | 1 => What::Replay { subscriber, past: Past::Any },
+            2 => What::Replay { subscriber, past: Past::Delivered },
+            3 => What::Replay { subscriber, past: Past::Exhausted },
+            4 => What::DeadLetters { subscriber: None, ids: Vec::new() },
+            _ => What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new() },
+        };
+        let selector = Selector { what, types: Vec::new(), from: None, to: None };
+        let Ok(scope) = self.parts.store.scope(project, selector, self.parts.clock.now()).await else {
+            return;
+        };
+        let id = format!("job_{roll}");
+        if self.pipeline.errands.begin(NewJob { id: id.clone(), scope }).await.is_err()
+            || !roll.is_multiple_of(4)
+        {
+            return;
+        }
+        self.parts.clock.pause(Duration::from_millis(roll / 13 % 40)).await;
+        if let Ok(StopOutcome::Stopped(_)) =
+            self.parts.store.stop_job(project, id, self.parts.clock.now()).await
+        {
+            self.history.lock().reach("a job stopped");
         }
     }
 }

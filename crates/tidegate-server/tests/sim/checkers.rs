@@ -11,7 +11,7 @@ use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
-use tidegate_store::{DeliveryFilter, DeliveryRow, EventFilter, EventRow};
+use tidegate_store::{DeliveryFilter, DeliveryRow, EventFilter, EventRow, Past, What};
 
 use super::acts::Site;
 use super::history::{Ended, EventKey, Fact, History, Sent, Truth};
@@ -23,10 +23,12 @@ const HEALTHY_MS: i64 = 2_000;
 const LANE_MS: i64 = 8_000;
 
 /// What the store says at the end.
+#[derive(Default)]
 struct Books {
     events: Vec<(EventKey, EventRow)>,
     deliveries: BTreeMap<DeliveryNo, DeliveryRow>,
     by_pair: BTreeMap<(SubscriberNo, EventKey), Vec<DeliveryNo>>,
+    replays: BTreeMap<(SubscriberNo, EventKey), Vec<DeliveryNo>>,
 }
 
 /// Checks everything; what is broken is written into the history.
@@ -41,7 +43,9 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         bodies_never_change(&history, &mut found);
         duplicates_have_reasons(&history, &mut found);
         nothing_is_early(&history, &mut found);
-        lanes_keep_order(&history, &mut found);
+        replays_are_what_was_asked_for(&history, &books, &mut found);
+        jobs_cover_all(&history, &books, &mut found);
+        lanes_keep_order(&history, &books, &mut found);
         rates_hold(&history, &mut found);
         the_healthy_are_not_delayed(&history, &mut found);
         super::breakers::check(&history, &mut found)
@@ -54,7 +58,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
 }
 
 async fn read(site: &Site) -> Books {
-    let mut books = Books { events: Vec::new(), deliveries: BTreeMap::new(), by_pair: BTreeMap::new() };
+    let mut books = Books::default();
     for project in site.parts.rosters.current().projects.values().map(|row| row.no) {
         let filter = EventFilter { limit: 10_000, ..EventFilter::default() };
         let page = site.parts.store.events(project, filter).await.expect("the store works again");
@@ -68,7 +72,8 @@ async fn read(site: &Site) -> Books {
             let is_notice = books.events.iter().any(|(key, _)| key.1 == "tidegate" && key.2 == *id);
             let source = if is_notice { "tidegate" } else { "shop" };
             let event = (project, source.to_owned(), id.clone());
-            books.by_pair.entry((row.subscriber, event)).or_default().push(row.no);
+            let pairs = if row.replay { &mut books.replays } else { &mut books.by_pair };
+            pairs.entry((row.subscriber, event)).or_default().push(row.no);
             books.deliveries.insert(row.no, row);
         }
     }
@@ -270,16 +275,61 @@ fn nothing_is_early(history: &History, found: &mut Vec<String>) {
     }
 }
 
-/// P5: what goes through a lane first goes in order of acceptance. (Two at once are noticed when it happens.)
-fn lanes_keep_order(history: &History, found: &mut Vec<String>) {
+/// As many replays as were promised, each saying so on the wire, and nothing else does.
+fn replays_are_what_was_asked_for(history: &History, books: &Books, found: &mut Vec<String>) {
+    let made: BTreeMap<_, usize> =
+        books.replays.iter().map(|(pair, rows)| (pair.clone(), rows.len())).collect();
+    if made != history.replays {
+        found.push(format!("replays {made:?}, but {:?} were asked for", history.replays));
+    }
+    for sent in &history.sends {
+        let is_replay = books.deliveries.get(&sent.delivery).is_some_and(|row| row.replay);
+        if is_replay != sent.is_replay {
+            found.push(format!("delivery {} is a replay: {is_replay}, but said otherwise", sent.delivery));
+        }
+    }
+}
+
+/// A job sends nothing again twice, and one that came to its end has passed over nothing that it should have sent.
+fn jobs_cover_all(history: &History, books: &Books, found: &mut Vec<String>) {
+    for (no, job) in &history.jobs {
+        let covered: BTreeSet<i64> = job.covered.iter().copied().collect();
+        if covered.len() != job.covered.len() {
+            found.push(format!("job {no} sent something again twice: {:?}", job.covered));
+        }
+        let What::Replay { subscriber, past: Past::Any } = job.scope.selector.what else { continue };
+        let truth = &history.subs[&subscriber];
+        let is_done = job.mark >= job.scope.until && truth.deleted.is_none();
+        let (from, to) = job.versions;
+        for (key, row) in books.events.iter().filter(|(key, _)| is_done && key.0 == job.scope.project) {
+            let known = truth.specs.iter().filter(|(since, _)| *since <= to);
+            let met = known
+                .clone()
+                .filter(|(since, _)| *since >= from)
+                .chain(truth.specs.iter().rev().find(|(since, _)| *since <= from));
+            let content = &history.accepted[history.index[key]].content;
+            let mut wants = met.map(|(_, spec)| spec.wants(content).is_some());
+            let is_meant = (job.scope.begin + 1..=job.scope.until).contains(&row.seq);
+            if is_meant && wants.all(|wanted| wanted) && !covered.contains(&row.seq) {
+                found.push(format!("job {no} passed over {}", key.2));
+            }
+        }
+    }
+}
+
+/// P5: what goes through a lane first goes in order of acceptance, and replays in the order they were asked for. (Two
+/// at once are noticed when it happens.)
+fn lanes_keep_order(history: &History, books: &Books, found: &mut Vec<String>) {
+    let seqs: BTreeMap<&EventKey, i64> = books.events.iter().map(|(key, row)| (key, row.seq)).collect();
     let mut seen = BTreeSet::new();
-    let mut last = BTreeMap::<(SubscriberNo, &str), usize>::new();
+    let mut last = BTreeMap::<(SubscriberNo, &str), i64>::new();
     for sent in &history.sends {
         let Some(lane) = &sent.lane else { continue };
         if !seen.insert(sent.delivery) {
             continue;
         }
-        let Some(place) = history.index.get(&sent.event) else { continue };
+        let place = if sent.is_replay { Some(&sent.delivery) } else { seqs.get(&sent.event) };
+        let Some(place) = place else { continue };
         let last = last.entry((sent.subscriber, lane)).or_insert(0);
         if place < last {
             let (id, event) = (&history.subs[&sent.subscriber].id, &sent.event.2);
@@ -345,7 +395,10 @@ async fn traces_are_true(site: &Site, books: &Books, found: &mut Vec<String>) {
         let trace = site.parts.store.trace(key.0, row.seq).await.expect("the store works again");
         let history = site.history.lock();
         let told: BTreeSet<DeliveryNo> = trace.deliveries.iter().map(|row| row.no).collect();
-        let own = history.subs.keys().filter_map(|no| books.by_pair.get(&(*no, key.clone())));
+        let own = history.subs.keys().flat_map(|no| {
+            let pair = (*no, key.clone());
+            [books.by_pair.get(&pair), books.replays.get(&pair)].into_iter().flatten()
+        });
         if told != own.flatten().copied().collect() {
             found.push(format!("the trace of {} does not tell of its deliveries", key.2));
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tidegate_core::attempt::ErrorClass;
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 
 use super::spec::{Content, Spec};
@@ -59,6 +59,10 @@ pub(crate) struct History {
     pub(crate) spins: (i64, u32),
     /// Successful retries by hand.
     pub(crate) retries: Vec<(i64, DeliveryNo)>,
+    /// How often each subscriber was promised an event again.
+    pub(crate) replays: BTreeMap<(SubscriberNo, EventKey), usize>,
+    /// What became of each job.
+    pub(crate) jobs: BTreeMap<JobNo, JobTruth>,
     /// One entry per life of the process.
     pub(crate) lives: Vec<Ended>,
     /// Spans of true time in which nothing is promised to be quick.
@@ -95,6 +99,8 @@ pub(crate) struct Sent {
     pub(crate) delivery: DeliveryNo,
     pub(crate) event: EventKey,
     pub(crate) lane: Option<String>,
+    /// It said that it is one.
+    pub(crate) is_replay: bool,
     pub(crate) body: Bytes,
     /// When the receiver had it.
     pub(crate) arrived: Option<i64>,
@@ -106,6 +112,17 @@ pub(crate) struct Sent {
     pub(crate) asked: Option<i64>,
     /// What the store has been told of it.
     pub(crate) recorded: Option<Next>,
+}
+
+/// What is true of a job.
+pub(crate) struct JobTruth {
+    pub(crate) scope: tidegate_store::Scope,
+    /// How far it has come.
+    pub(crate) mark: i64,
+    /// The configuration when it began, and when it looked for the last time.
+    pub(crate) versions: (Version, Version),
+    /// What it sent again: events or deliveries.
+    pub(crate) covered: Vec<i64>,
 }
 
 /// What the sender learned of an attempt.
@@ -173,6 +190,11 @@ impl Truth {
         let lanes: BTreeSet<Option<String>> =
             self.specs.iter().filter_map(|(_, spec)| spec.wants(content)).collect();
         if lanes.len() == 1 { lanes.into_iter().next().flatten() } else { None }
+    }
+
+    /// The lane of a replay. While one is unfinished the order can not change, so the newest definition made it.
+    pub(crate) fn lane_of_replay(&self, content: &Content) -> Option<String> {
+        self.specs.last().and_then(|(_, spec)| spec.wants(content)).flatten()
     }
 
     /// It is sent to again, or not any more.

@@ -12,6 +12,7 @@ mod checkers;
 mod dice;
 mod history;
 mod life;
+mod notes;
 mod plan;
 mod receivers;
 mod spec;
@@ -37,7 +38,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 29] = [
+const RARE_PATHS: [&str; 33] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -52,19 +53,23 @@ const RARE_PATHS: [&str; 29] = [
     "a duplicate event",
     "a graceful stop with attempts under way",
     "a held delivery released",
+    "a job stopped",
+    "a job that replays",
+    "a job that retries",
     "a lane",
     "a probe that failed",
     "a notice delivered",
     "a queue spilled",
     "a receiver gone",
     "a receiver's wish honoured",
+    "a replay of one event",
     "a request refused",
     "a request turned away",
     "a result of a former life refused",
     "a retry by hand",
     "a retry by hand queued",
     "a stale group rerouted",
-    "a step of a backfill repeated",
+    "a step of an errand repeated",
     "a store outage",
     "a subscriber given up",
 ];

@@ -51,6 +51,14 @@ pub(crate) enum Act {
     Retry {
         roll: u64,
     },
+    /// Someone sends one of the events again.
+    Replay {
+        roll: u64,
+    },
+    /// Someone begins a job, or stops one.
+    Job {
+        roll: u64,
+    },
     /// The wall clock moves by itself.
     Jump {
         ms: i64,
@@ -404,6 +412,14 @@ impl Planner {
         for _ in 0..self.dice.below(8) {
             let (t, roll) = (self.dice.between(3_000, END_T - 500), self.dice.roll());
             self.plan.acts.push((t, Act::Retry { roll }));
+        }
+        for _ in 0..self.dice.below(5) {
+            let (t, roll) = (self.dice.between(3_000, END_T - 500), self.dice.roll());
+            self.plan.acts.push((t, Act::Replay { roll }));
+        }
+        for _ in 0..self.dice.below(4) {
+            let (t, roll) = (self.dice.between(5_000, END_T - 500), self.dice.roll());
+            self.plan.acts.push((t, Act::Job { roll }));
         }
     }
 

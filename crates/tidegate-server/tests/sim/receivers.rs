@@ -143,7 +143,8 @@ impl Receivers {
         let key = (truth.project, text("source"), text("id"));
         let content = super::spec::Content::of(&event);
         let version = history.index.get(&key).map_or(0, |at| history.accepted[*at].version);
-        let lane = truth.lane_of(&content, version);
+        let is_replay = outbound.headers.contains_key("tidegate-replay");
+        let lane = if is_replay { truth.lane_of_replay(&content) } else { truth.lane_of(&content, version) };
         let is_notice = content.about.is_some();
         let before = history.attempts.get(&delivery).copied().unwrap_or(0);
         let sent = Sent {
@@ -154,6 +155,7 @@ impl Receivers {
             delivery,
             event: key,
             lane,
+            is_replay,
             body: outbound.body.clone(),
             arrived: None,
             answered: None,

@@ -9,22 +9,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
-    SealedRow, Store, StorePart, Stretch, Trace, Triggered, UnitStatus,
+    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob, Page, Replay,
+    Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome, Store, StorePart, Stretch,
+    Trace, Triggered,
 };
 
 use super::dice::Dice;
-use super::history::{Claimed, Fact, Histories, History, Truth};
+use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
+use super::notes::{note_result, note_steps, note_submissions};
 use super::plan::END_T;
-use super::spec::Content;
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -38,8 +39,8 @@ pub(crate) struct FaultyStore {
     pub(crate) bounds: Bounds,
     /// Claims that died with a former life and are still spoken for.
     pub(crate) zombies: Mutex<Vec<(DeliveryNo, Claimed)>>,
-    /// Steps of backfills that were taken, to be taken again.
-    pub(crate) steps: Mutex<Vec<BackfillStep>>,
+    /// Steps of backfills and jobs that were taken, to be taken again.
+    pub(crate) steps: Mutex<(Vec<BackfillStep>, Vec<JobStep>)>,
     /// It breaks down at bad moments.
     pub(crate) is_fragile: bool,
     /// Calls take a while.
@@ -102,13 +103,15 @@ impl FaultyStore {
     /// Adds, sometimes, a step of a backfill that was taken before.
     fn repeat(&self, group: Arc<Group>) -> Arc<Group> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        if steps.is_empty() || !self.lock_dice().percent(10) {
-            steps.extend(group.backfills.iter().cloned());
+        if (steps.0.is_empty() && steps.1.is_empty()) || !self.lock_dice().percent(10) {
+            steps.0.extend(group.backfills.iter().cloned());
+            steps.1.extend(group.steps.iter().cloned());
             return group;
         }
         let mut repeating = Group::clone(&group);
-        repeating.backfills.extend(steps.pop());
-        self.history.lock().reach("a step of a backfill repeated");
+        repeating.backfills.extend(steps.0.pop());
+        repeating.steps.extend(steps.1.pop());
+        self.history.lock().reach("a step of an errand repeated");
         Arc::new(repeating)
     }
 
@@ -168,7 +171,7 @@ impl FaultyStore {
                 history.violation(format!("P3 delivery {} was claimed twice", job.delivery));
             }
         }
-        if !committed.spilled.is_empty() && group.backfills.is_empty() {
+        if !committed.spilled.is_empty() && group.backfills.is_empty() && group.steps.is_empty() {
             history.reach("a queue spilled");
         }
         for subscriber in &committed.backfilled {
@@ -300,56 +303,6 @@ fn name(change: &Change) -> String {
     }
 }
 
-fn note_result(history: &mut History, life: usize, finished: &Finished) {
-    let delivery = finished.claim.delivery;
-    history.claims.remove(&delivery);
-    if matches!(finished.next, Next::Exhausted(_)) {
-        history.reach("a delivery exhausted");
-    }
-    let sent = history.sends.iter_mut().rev().take_while(|sent| sent.life == life);
-    match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
-        Some(sent) => sent.recorded = Some(finished.next.clone()),
-        None => history.violation(format!("a result of delivery {delivery} that was not attempted")),
-    }
-}
-
-fn note_submissions(history: &mut History, group: &Group, committed: &Committed, t: i64) {
-    for (submission, result) in group.submissions.iter().zip(&committed.submissions) {
-        let Ok(statuses) = result else {
-            history.violation("a submission failed on its own account".to_owned());
-            continue;
-        };
-        for (routed, status) in submission.units.iter().zip(statuses) {
-            match status {
-                UnitStatus::Accepted => {}
-                UnitStatus::Duplicate => history.reach("a duplicate event"),
-                UnitStatus::Conflict => history.reach("a conflicting event"),
-            }
-            if *status != UnitStatus::Accepted {
-                continue;
-            }
-            for event in &routed.unit.events {
-                let key = (submission.project, event.source.clone(), event.id.clone());
-                let value = serde_json::from_slice(&event.body).expect("bodies are JSON");
-                let fact = Fact {
-                    key: key.clone(),
-                    content: Content::of(&value),
-                    body: event.body.clone(),
-                    version: history.version,
-                    t,
-                    now: group.now.as_ms(),
-                };
-                history.line(t, format_args!("accepts {}", event.id));
-                history.accepted.push(fact);
-                let index = history.accepted.len() - 1;
-                if history.index.insert(key, index).is_some() {
-                    history.violation(format!("P3 event {} was accepted twice", event.id));
-                }
-            }
-        }
-    }
-}
-
 #[async_trait]
 impl Store for FaultyStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
@@ -357,7 +310,10 @@ impl Store for FaultyStore {
         let (group, haunted) = self.haunt(self.repeat(group));
         let result = self.inner.commit(Arc::clone(&group)).await;
         match &result {
-            Ok(committed) => self.note_commit(&group, committed, haunted),
+            Ok(committed) => {
+                self.note_commit(&group, committed, haunted);
+                note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
+            }
             Err(Error::Stale { .. }) => self.history.lock().reach("a stale group rerouted"),
             Err(_) => {}
         }
@@ -419,6 +375,27 @@ impl Store for FaultyStore {
         self.inner.trigger(project, now).await
     }
 
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+        self.enter().await?;
+        let result = self.inner.replay(replay.clone(), now).await;
+        if let Ok(made) = &result {
+            let events =
+                self.inner.events(replay.project, EventFilter { limit: 10_000, ..Default::default() });
+            let events = events.await?.items;
+            let event = events.iter().find(|event| event.seq == replay.event).expect("it exists");
+            let key = (replay.project, event.source.clone(), event.id.clone());
+            let t = self.life.t();
+            let mut history = self.history.lock();
+            history.line(t, format_args!("{} is replayed as {made:?}", event.id));
+            history.reach("a replay of one event");
+            for route in &replay.routes {
+                *history.replays.entry((route.subscriber, key.clone())).or_default() += 1;
+            }
+        }
+        self.leave().await;
+        result
+    }
+
     async fn backfill(
         &self,
         subscriber: SubscriberNo,
@@ -430,6 +407,57 @@ impl Store for FaultyStore {
         let result = self.inner.backfill(subscriber, limit).await;
         self.leave().await;
         result
+    }
+
+    async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {
+        self.enter().await?;
+        self.inner.scope(project, selector, now).await
+    }
+
+    async fn scan(&self, scope: Scope, after: i64, limit: usize) -> Result<Scan> {
+        self.enter().await?;
+        let limit = limit.min(1 + self.lock_dice().below(6));
+        let result = self.inner.scan(scope, after, limit).await;
+        self.leave().await;
+        result
+    }
+
+    async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow> {
+        self.enter().await?;
+        let result = self.inner.start_job(job, now).await;
+        if let Ok(row) = &result {
+            let t = self.life.t();
+            let mut history = self.history.lock();
+            history.line(t, format_args!("job {} begins: {:?}", row.no, row.scope));
+            let (scope, mark, version) = (row.scope.clone(), row.after, history.version);
+            let truth = JobTruth { scope, mark, versions: (version, version), covered: Vec::new() };
+            history.jobs.insert(row.no, truth);
+        }
+        self.leave().await;
+        result
+    }
+
+    async fn stop_job(&self, project: ProjectNo, id: String, now: Timestamp) -> Result<StopOutcome> {
+        self.enter().await?;
+        self.inner.stop_job(project, id, now).await
+    }
+
+    async fn job(&self, project: ProjectNo, id: String) -> Result<Option<JobRow>> {
+        self.inner.job(project, id).await
+    }
+
+    async fn job_by_no(&self, job: JobNo) -> Result<Option<JobRow>> {
+        self.enter().await?;
+        self.inner.job_by_no(job).await
+    }
+
+    async fn jobs(&self, project: ProjectNo, before: Option<JobNo>, limit: usize) -> Result<Page<JobRow>> {
+        self.inner.jobs(project, before, limit).await
+    }
+
+    async fn jobs_running(&self) -> Result<Vec<JobNo>> {
+        self.enter().await?;
+        self.inner.jobs_running().await
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

@@ -303,11 +303,17 @@ impl World {
             wait_ms = (wait_ms * 2).min(8_000);
             self.resume_all(site).await;
             let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
+            let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
             let history = self.history.lock();
             let is_backfilling = history.subs.values().any(|truth| {
                 truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none()
             });
-            if waiting == 0 && history.claims.is_empty() && !is_backfilling && history.posts_open == 0 {
+            if waiting == 0
+                && jobs == 0
+                && history.claims.is_empty()
+                && !is_backfilling
+                && history.posts_open == 0
+            {
                 return;
             }
         }

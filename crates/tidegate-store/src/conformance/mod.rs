@@ -12,9 +12,11 @@ mod configuration;
 mod follow;
 mod group;
 mod ids;
+mod jobs;
 mod lanes;
 mod listing;
 mod pages;
+mod replay;
 mod restart;
 mod results;
 mod retry;
@@ -81,6 +83,8 @@ pub fn cases() -> Vec<Case> {
         lanes::cases(),
         retry::cases(),
         trigger::cases(),
+        replay::cases(),
+        jobs::cases(),
         restart::cases(),
         backfill::cases(),
         configuration::cases(),

@@ -14,7 +14,7 @@ use super::run::Run;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
-const RULES: [(&str, &str); 16] = [
+const RULES: [(&str, &str); 17] = [
     (
         "of a lane, at most one is due or claimed",
         "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || group_concat(id) FROM deliveries
@@ -24,7 +24,7 @@ const RULES: [(&str, &str); 16] = [
         "of a lane, what is due is the oldest",
         "SELECT d.id FROM deliveries d WHERE d.lane IS NOT NULL AND d.status = 0 AND EXISTS
             (SELECT 1 FROM deliveries o WHERE o.subscriber = d.subscriber AND o.lane = d.lane AND o.status < 3
-             AND o.event < d.event)",
+             AND max(o.event, o.replay) < max(d.event, d.replay))",
     ),
     (
         "a lane moves, unless a backfill may still bring something older",
@@ -32,12 +32,13 @@ const RULES: [(&str, &str); 16] = [
          JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
          GROUP BY d.subscriber, d.lane
-         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(d.event) <= s.backfill_after)",
+         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(max(d.event, d.replay)) <= s.backfill_after)",
     ),
     (
         "behind a backfill nothing younger is due or claimed in a lane",
         "SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
-         WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL AND d.event > s.backfill_after",
+         WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
+             AND max(d.event, d.replay) > s.backfill_after",
     ),
     ("only what has a lane waits in one", "SELECT id FROM deliveries WHERE status = 2 AND lane IS NULL"),
     (
@@ -79,6 +80,10 @@ const RULES: [(&str, &str); 16] = [
         "what was made with an event follows it",
         "SELECT d.id FROM deliveries d WHERE d.late = 0
          AND d.event <> (SELECT max(seq) FROM events WHERE seq < d.id)",
+    ),
+    (
+        "a replay is made later and carries its own number",
+        "SELECT id FROM deliveries WHERE replay <> 0 AND (replay <> id OR late = 0)",
     ),
     ("a number is an event or a delivery", "SELECT seq FROM events JOIN deliveries ON deliveries.id = events.seq"),
     (

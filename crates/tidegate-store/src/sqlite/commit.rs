@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
-use tidegate_core::id::SubscriberNo;
+use tidegate_core::id::{SubscriberNo, Version};
 
 use super::dedupe::{Dedupe, Delta};
 use super::lanes::Backfilling;
-use super::{Writer, configuration, deliveries, events, failed, stamp};
+use super::{Writer, configuration, deliveries, events, failed, jobs, stamp};
 use crate::{Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
@@ -20,6 +20,7 @@ pub(super) struct Context<'a> {
     pub(super) conn: &'a Connection,
     pub(super) group: &'a Group,
     pub(super) incarnation: i64,
+    pub(super) version: Version,
     pub(super) backfilling: Backfilling,
     pub(super) room: Room,
     pub(super) next_no: i64,
@@ -79,6 +80,7 @@ fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
         released: group.released.clone(),
         asked: group.asked.clone(),
         backfills: group.backfills.clone(),
+        steps: group.steps.clone(),
         ..bare()
     };
     let (mut all, mut room) = run(writer, &first, group.room.clone()).map_err(failed)?;
@@ -157,6 +159,7 @@ fn write_all(
         conn: tx,
         group,
         incarnation: writer.incarnation,
+        version: writer.version,
         backfilling: writer.backfilling.clone(),
         room,
         next_no: writer.next_no,
@@ -200,6 +203,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     }
     for step in &group.backfills {
         deliveries::backfill(context, step)?;
+    }
+    for step in &group.steps {
+        jobs::step(context, step)?;
     }
     for submission in &group.submissions {
         let statuses = submit(context, dedupe, submission)?;

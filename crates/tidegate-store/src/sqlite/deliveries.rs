@@ -15,15 +15,15 @@ use super::{Writer, lanes, stamp};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row; see the schema.
-const DUE: i64 = 0;
+pub(super) const DUE: i64 = 0;
 pub(super) const CLAIMED: i64 = 1;
-const WAITING: i64 = 2;
-const DELIVERED: i64 = 3;
-const EXHAUSTED: i64 = 4;
+pub(super) const WAITING: i64 = 2;
+pub(super) const DELIVERED: i64 = 3;
+pub(super) const EXHAUSTED: i64 = 4;
 
 pub(super) const INSERT: &str = "INSERT INTO deliveries
     (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at)
-    VALUES (?1, ?2, ?3, ?4, ?10, 0, ?5, ?6, ?7, ?8, ?9, ?7)";
+    VALUES (?1, ?2, ?3, ?4, ?10, ?11, ?5, ?6, ?7, ?8, ?9, ?7)";
 
 /// Creates the delivery of an event for a subscriber: straight into memory if there is room and its lane is free.
 pub(super) fn insert(
@@ -53,6 +53,7 @@ pub(super) fn insert(
         u32::from(claimed),
         claimed.then_some(context.incarnation),
         0,
+        0,
     ])?;
     if claimed {
         context.out.jobs.push(Job {
@@ -65,6 +66,7 @@ pub(super) fn insert(
             tries: 0,
             token: 1,
             accepted_at: now,
+            replay: false,
             body: body.clone(),
         });
     } else if status == DUE {
@@ -154,7 +156,7 @@ pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusql
 }
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
-        e.accepted_at, coalesce(d.body, e.body)
+        e.accepted_at, coalesce(d.body, e.body), d.replay <> 0
     FROM deliveries d JOIN events e ON e.seq = d.event";
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
@@ -169,6 +171,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         token: row.get(7)?,
         accepted_at: Timestamp::from_ms(row.get(8)?),
         body: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
+        replay: row.get(10)?,
     })
 }
 
@@ -319,7 +322,8 @@ fn insert_past(
     let status = if lane.is_some() { WAITING } else { DUE };
     let now = context.group.now;
     let holder = None::<Incarnation>;
-    let values = params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1];
+    let values =
+        params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1, 0];
     context.statements.insert_delivery.execute(values)?;
     if let Some(lane) = lane {
         lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;
@@ -341,11 +345,7 @@ pub(super) fn retry(
     if is_over || is_deleted(&tx, row.subscriber)? {
         return Ok(RetryOutcome::Refused(row.status));
     }
-    tx.prepare_cached(
-        "UPDATE deliveries SET status = ?2, due_at = ?3, tries = 0, lost = 0, finished_at = NULL, reason = NULL
-         WHERE id = ?1",
-    )?
-    .execute(params![delivery, if row.lane.is_some() { WAITING } else { DUE }, now.as_ms()])?;
+    begin_anew(&tx, delivery, row.lane, now)?;
     let due = match row.lane {
         None => Some(delivery),
         Some(lane) => lanes::make_next_due(&tx, &writer.backfilling, row.subscriber, lane, now)?,
@@ -354,6 +354,21 @@ pub(super) fn retry(
     tx.commit()?;
     let is_due = due == Some(delivery);
     Ok(if is_due { RetryOutcome::Due { subscriber: row.subscriber } } else { RetryOutcome::Queued })
+}
+
+/// Due now with a fresh schedule, or waiting for its turn in its lane.
+pub(super) fn begin_anew(
+    conn: &Connection,
+    delivery: DeliveryNo,
+    lane: Option<Lane>,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "UPDATE deliveries SET status = ?2, due_at = ?3, tries = 0, lost = 0, finished_at = NULL, reason = NULL
+         WHERE id = ?1",
+    )?
+    .execute(params![delivery, if lane.is_some() { WAITING } else { DUE }, now.as_ms()])?;
+    Ok(())
 }
 
 fn is_deleted(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {

@@ -207,6 +207,12 @@ pub(super) fn after(
     Ok(stretch)
 }
 
+/// One event, if it is still there.
+pub(super) fn by_seq(conn: &Connection, seq: Seq) -> rusqlite::Result<Option<EventRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1");
+    conn.prepare_cached(&sql)?.query_row([seq], event_row).optional()
+}
+
 pub(super) fn backfill_sql() -> String {
     format!("SELECT {COLUMNS}, project FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3")
 }
@@ -226,23 +232,32 @@ pub(super) fn backfill(
         .query_row([subscriber], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?)))
         .optional()?;
     let Some((project, after, until, from)) = marks else { return Ok(None) };
-    let mut step = BackfillStep { subscriber, project, after, through: after, until, matched: Vec::new() };
+    let (through, mut events) = scan(conn, project, after, until, limit)?;
+    events.retain(|event| event.accepted_at.as_ms() >= from);
+    Ok(Some((BackfillStep { subscriber, project, after, through, until, matched: Vec::new() }, events)))
+}
+
+/// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows.
+pub(super) fn scan(
+    conn: &Connection,
+    project: ProjectNo,
+    after: Seq,
+    until: Seq,
+    limit: usize,
+) -> rusqlite::Result<(Seq, Vec<EventRow>)> {
     let mut events = Vec::new();
-    let mut passed = 0;
+    let (mut passed, mut through) = (0, after);
     let mut statement = conn.prepare_cached(&backfill_sql())?;
     let mut rows = statement.query(params![after, until, PAGE_ROWS_SCANNED_MAX as i64])?;
     while let Some(row) = rows.next()? {
         if events.len() == limit {
-            return Ok(Some((step, events)));
+            return Ok((through, events));
         }
         passed += 1;
-        step.through = row.get(0)?;
-        if row.get::<_, ProjectNo>(9)? == project && row.get::<_, i64>(2)? >= from {
+        through = row.get(0)?;
+        if row.get::<_, ProjectNo>(9)? == project {
             events.push(event_row(row)?);
         }
     }
-    if passed < PAGE_ROWS_SCANNED_MAX {
-        step.through = until;
-    }
-    Ok(Some((step, events)))
+    Ok((if passed < PAGE_ROWS_SCANNED_MAX { until } else { through }, events))
 }

@@ -4,6 +4,9 @@
 //! one, asks here whose turn it is now, in the same transaction. So at most one of a lane is ever in flight, a
 //! failing head holds its own lane only, and a crash needs no repair. One exception: what is in flight is not called
 //! back, even if a manual retry puts an older one before it; that one goes as soon as the attempt has a result.
+//!
+//! A delivery's place in its lane is its event's number, a replay's is its own: both come from one counter, so a replay
+//! stands behind what was accepted before it was asked for and before what was accepted after.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +23,7 @@ pub(super) type Backfilling = BTreeMap<SubscriberNo, Seq>;
 /// A delivery that waits in its lane.
 struct Waiting {
     id: DeliveryNo,
-    event: Seq,
+    place: Seq,
     due_at: Timestamp,
 }
 
@@ -89,10 +92,10 @@ pub(super) fn open_all(context: &Context<'_>, subscriber: SubscriberNo) -> rusql
     Ok(())
 }
 
-pub(super) const GOING: &str = "SELECT id, event, status FROM deliveries
+pub(super) const GOING: &str = "SELECT id, max(event, replay), status FROM deliveries
     WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status < 2 LIMIT 1";
-pub(super) const OLDEST_WAITING: &str = "SELECT id, event, due_at FROM deliveries
-    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY event, id LIMIT 1";
+pub(super) const OLDEST_WAITING: &str = "SELECT id, max(event, replay), due_at FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY max(event, replay), id LIMIT 1";
 
 /// Whose turn it is, if it waits: the oldest, unless one is in flight or a backfill may still bring an older one.
 /// A younger one that is due steps back for it and keeps its time.
@@ -105,10 +108,10 @@ fn next(
     let waiting = conn
         .prepare_cached(OLDEST_WAITING)?
         .query_row([subscriber, lane], |row| {
-            Ok(Waiting { id: row.get(0)?, event: row.get(1)?, due_at: Timestamp::from_ms(row.get(2)?) })
+            Ok(Waiting { id: row.get(0)?, place: row.get(1)?, due_at: Timestamp::from_ms(row.get(2)?) })
         })
         .optional()?;
-    let may_go = |next: &Waiting| backfilling.get(&subscriber).is_none_or(|after| next.event <= *after);
+    let may_go = |next: &Waiting| backfilling.get(&subscriber).is_none_or(|after| next.place <= *after);
     let Some(waiting) = waiting.filter(may_go) else { return Ok(None) };
     let going: Option<(DeliveryNo, Seq, i64)> = conn
         .prepare_cached(GOING)?
@@ -116,7 +119,7 @@ fn next(
         .optional()?;
     match going {
         Some((_, _, CLAIMED)) => Ok(None),
-        Some((id, event, _)) if (event, id) < (waiting.event, waiting.id) => Ok(None),
+        Some((id, place, _)) if (place, id) < (waiting.place, waiting.id) => Ok(None),
         Some((id, ..)) => {
             conn.prepare_cached("UPDATE deliveries SET status = 2 WHERE id = ?1")?.execute([id])?;
             Ok(Some(waiting))

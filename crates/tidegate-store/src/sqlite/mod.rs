@@ -14,8 +14,10 @@ mod dedupe;
 mod deliveries;
 mod events;
 mod filter;
+mod jobs;
 mod lanes;
 mod read;
+mod replay;
 mod run;
 mod sealed;
 mod trigger;
@@ -27,14 +29,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
-use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
-    StorePart, Stretch, Trace, Triggered,
+    DeliveryRow, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Replay, Reseal, Result,
+    RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Trace, Triggered,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -51,10 +53,11 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
     include_str!("../../migrations/sqlite/0004_breaker.sql"),
+    include_str!("../../migrations/sqlite/0005_replay.sql"),
     include_str!("../../migrations/sqlite/0007_locking.sql"),
 ];
 
@@ -345,12 +348,48 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| trigger::trigger(writer, project, now).map_err(failed)).await
     }
 
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+        self.write(self.calls, move |writer| replay::replay(writer, &replay, now)).await
+    }
+
     async fn backfill(
         &self,
         subscriber: SubscriberNo,
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
         self.readers.read(move |conn| events::backfill(conn, subscriber, limit).map_err(failed)).await
+    }
+
+    async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {
+        self.readers.read(move |conn| jobs::scope(conn, project, selector, now).map_err(failed)).await
+    }
+
+    async fn scan(&self, scope: Scope, after: i64, limit: usize) -> Result<Scan> {
+        self.readers.read(move |conn| jobs::scan(conn, &scope, after, limit).map_err(failed)).await
+    }
+
+    async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow> {
+        self.write(self.calls, move |writer| jobs::start(writer, &job, now)).await
+    }
+
+    async fn stop_job(&self, project: ProjectNo, id: String, now: Timestamp) -> Result<StopOutcome> {
+        self.write(self.calls, move |writer| jobs::stop(writer, project, &id, now)).await
+    }
+
+    async fn job(&self, project: ProjectNo, id: String) -> Result<Option<JobRow>> {
+        self.readers.read(move |conn| jobs::by_id(conn, project, &id).map_err(failed)).await
+    }
+
+    async fn job_by_no(&self, job: JobNo) -> Result<Option<JobRow>> {
+        self.readers.read(move |conn| jobs::by_no(conn, job).map_err(failed)).await
+    }
+
+    async fn jobs(&self, project: ProjectNo, before: Option<JobNo>, limit: usize) -> Result<Page<JobRow>> {
+        self.readers.read(move |conn| jobs::list(conn, project, before, limit).map_err(failed)).await
+    }
+
+    async fn jobs_running(&self) -> Result<Vec<JobNo>> {
+        self.readers.read(|conn| jobs::running(conn).map_err(failed)).await
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

@@ -13,7 +13,8 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, Trace
 
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
-        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason
+        d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason,
+        d.replay <> 0
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
@@ -32,6 +33,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRo
         finished_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_ms),
         reason: row.get(reason)?,
         lane: row.get(9)?,
+        replay: row.get(16)?,
         events: event_ids(conn, no, row.get(12)?)?,
     })
 }

@@ -1,4 +1,4 @@
--- version 4
+-- version 5
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -71,6 +71,22 @@ CREATE TABLE events (
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
 ) STRICT;
+CREATE TABLE jobs (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    id          TEXT NOT NULL,
+    selector    TEXT NOT NULL,               -- what was asked for, as JSON
+    subscriber  INTEGER,                     -- NULL: of all subscribers
+    status      INTEGER NOT NULL,            -- 0 running, 1 done, 2 stopped, 3 failed
+    begin       INTEGER NOT NULL,            -- where it began: nothing at or before this number
+    after       INTEGER NOT NULL,            -- everything up to here has been looked at
+    until       INTEGER NOT NULL,            -- where it ends, fixed when it began
+    looked      INTEGER NOT NULL DEFAULT 0,  -- events or dead letters looked at
+    matched     INTEGER NOT NULL DEFAULT 0,  -- of these, sent again
+    started_at  INTEGER NOT NULL,
+    finished_at INTEGER,
+    reason      TEXT
+) STRICT;
 CREATE TABLE keys (
     project    INTEGER NOT NULL,             -- 0: the installation
     id         TEXT NOT NULL,
@@ -114,15 +130,19 @@ CREATE TABLE subscribers (
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
 , previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, destination BLOB) STRICT;
+, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, inactive_at INTEGER, destination BLOB) STRICT;
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
-CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, event, id)
+CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, max(event, replay), id)
     WHERE lane IS NOT NULL AND status < 3;
 CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WHERE late = 1;
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);
+CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
+CREATE INDEX jobs_project ON jobs (project, no);
+CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id);
 CREATE INDEX subscribers_version ON subscribers (version);

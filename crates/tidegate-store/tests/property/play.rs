@@ -154,12 +154,11 @@ impl Stage {
             version,
             results,
             released,
-            asked: Vec::new(),
-            streaks: Vec::new(),
             backfills,
             submissions,
             refills,
             room,
+            ..Group::default()
         };
         let committed = self.store().commit(Arc::new(group)).await.expect("the store works");
         let told: Vec<UnitStatus> = committed

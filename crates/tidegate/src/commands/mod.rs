@@ -1,8 +1,10 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
 mod deliveries;
+mod jobs;
 mod keys;
 mod projects;
+mod replay;
 mod resource;
 mod send;
 mod serve;
@@ -85,6 +87,10 @@ enum Command {
     Subscribers(subscribers::SubscribersArgs),
     /// List, show or retry deliveries
     Deliveries(deliveries::DeliveriesArgs),
+    /// Send again an event, a subscriber's past, or dead letters
+    Replay(replay::ReplayArgs),
+    /// List, show or stop the jobs that send again
+    Jobs(jobs::JobsArgs),
     /// Make, list or delete API keys
     Keys(keys::KeysArgs),
     /// Make or list projects
@@ -103,6 +109,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tail(args) => block_on(tail::run(args, &globals)),
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
+        Command::Replay(args) => block_on(replay::run(args, &globals)),
+        Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
     }

@@ -73,6 +73,16 @@ impl Session {
         self.client.act(Method::POST, path, Some(body)).await
     }
 
+    /// The same with a query.
+    pub(crate) async fn create_with(
+        &mut self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Answer, Failure> {
+        self.client.ask(Method::POST, path, query, body).await
+    }
+
     /// Does something to one thing and confirms it as `done` of `id`.
     pub(crate) async fn confirm(
         &mut self,

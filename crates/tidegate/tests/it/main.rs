@@ -25,6 +25,7 @@ mod operator;
 mod order;
 mod payload;
 mod readiness;
+mod replay;
 mod sample;
 mod seeds;
 mod signing;

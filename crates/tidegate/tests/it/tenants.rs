@@ -71,6 +71,7 @@ struct Tenant {
     subscriber: String,
     delivery: String,
     key: String,
+    job: String,
 }
 
 impl Tenant {
@@ -83,6 +84,7 @@ impl Tenant {
         let event = format!("event-of-{project}");
         client.publish(&json!({ "id": event, "source": "s", "type": "t" }));
         let deliveries = client.get("/v1/deliveries").expect(200);
+        let job = client.post("/v1/dead-letters/replay", &Value::Null).expect(202);
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             client,
@@ -91,6 +93,7 @@ impl Tenant {
             subscriber: subscriber.id,
             delivery: text(&deliveries["items"][0]["id"]),
             key: text(&spare["id"]),
+            job: text(&job["id"]),
         }
     }
 
@@ -101,6 +104,7 @@ impl Tenant {
             Some("subscribers" | "webhooks") => &self.subscriber,
             Some("deliveries") => &self.delivery,
             Some("keys") => &self.key,
+            Some("jobs") => &self.job,
             Some("projects") => &self.project,
             _ => panic!("{path} has an id of an unknown kind: teach this test"),
         };
@@ -108,7 +112,7 @@ impl Tenant {
     }
 
     fn everything(&self) -> Vec<Value> {
-        let lists = ["/v1/events", "/v1/subscribers", "/v1/deliveries", "/v1/keys"];
+        let lists = ["/v1/events", "/v1/subscribers", "/v1/deliveries", "/v1/keys", "/v1/dead-letters"];
         lists.map(|list| self.client.get(list).expect(200)).to_vec()
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::delivery::Status;
 
 use super::{check_golden, open};
 use crate::conformance::Scratch;
-use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, lanes, read, run};
+use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, read, run};
 use crate::{DeliveryFilter, EventFilter};
 
 /// Indexes that hold few rows by their nature: walking through one is walking through what is asked for.
@@ -38,6 +38,8 @@ fn queries() -> Vec<(&'static str, String)> {
         ("events after a mark", events::after_sql()),
         ("newest event", events::NEWEST.to_owned()),
         ("backfill", events::backfill_sql()),
+        ("jobs: a subscriber's past", jobs::PAST.to_owned()),
+        ("jobs: dead letters", jobs::LETTERS.to_owned()),
         ("deliveries", read::list_sql(&DeliveryFilter::default())),
         ("deliveries of a subscriber", read::list_sql(&of_one)),
         ("deliveries, exhausted", read::list_sql(&exhausted)),

@@ -1,0 +1,270 @@
+//! Errands: going through what is already there, a step at a time.
+//!
+//! Three kinds. A backfill brings a new subscriber the events from before it was created; a replay makes new
+//! deliveries of past events; a dead letter job tries again what was given up. Each step looks at a bounded number of
+//! rows and leaves what it leads to with persist. The mark moves in the same commit, so a step is never lost or
+//! repeated, whatever crashes.
+//!
+//! Jobs yield to live traffic: the next step waits until its subscribers' queues are short again, so a live event
+//! outside the lanes waits for about one step of a job at most.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tidegate_core::id::{JobNo, SubscriberNo};
+use tidegate_core::route::{Judgement, Pattern, Route, View};
+use tidegate_store::{BackfillStep, EventRow, JobRow, JobStatus, JobStep, NewJob, Scan, Scope, Store, What};
+
+use super::desk::Desk;
+use super::persist::Persist;
+use super::{Parts, STORE_RETRY};
+use crate::clock::Clock;
+use crate::roster::{Endpoint, Roster, Rosters};
+
+/// Rows looked at per step.
+const STEP_ROWS: usize = 1_000;
+/// A job's next step waits while its subscriber has more than this in its queue.
+const QUEUE_CALM: usize = STEP_ROWS / 2;
+/// How long a job waits before it looks at the queues again, at first and at most.
+const CALM_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Something to go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Errand {
+    /// Past events for a new subscriber.
+    Backfill(SubscriberNo),
+    /// Something to send again.
+    Job(JobNo),
+}
+
+/// What a step found.
+struct Stepped {
+    /// There may be another.
+    is_more: bool,
+    /// Who got something to do.
+    busy: BTreeSet<SubscriberNo>,
+}
+
+/// Runs errands.
+pub struct Errands {
+    store: Arc<dyn Store>,
+    rosters: Arc<Rosters>,
+    persist: Arc<Persist>,
+    desk: Arc<Desk>,
+    clock: Clock,
+    /// Those that were begun in this life: they end by themselves.
+    begun: Mutex<BTreeSet<Errand>>,
+}
+
+impl Errands {
+    pub(super) fn new(parts: &Parts, desk: Arc<Desk>, persist: Arc<Persist>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(&parts.store),
+            rosters: Arc::clone(&parts.rosters),
+            persist,
+            desk,
+            clock: parts.clock.clone(),
+            begun: Mutex::default(),
+        })
+    }
+
+    /// Goes on with every job that was running when the last process ended.
+    pub(super) async fn resume_jobs(self: &Arc<Self>) -> tidegate_store::Result<()> {
+        for job in self.store.jobs_running().await? {
+            self.start(Errand::Job(job));
+        }
+        Ok(())
+    }
+
+    /// Goes on with every backfill that was under way.
+    pub(super) fn resume_backfills(self: &Arc<Self>, roster: &Roster) {
+        for endpoint in roster.endpoints().filter(|endpoint| endpoint.backfilling) {
+            self.start(Errand::Backfill(endpoint.rule.no));
+        }
+    }
+
+    /// Begins a job. It is begun even if the caller goes away.
+    pub async fn begin(self: &Arc<Self>, new: NewJob) -> tidegate_store::Result<JobRow> {
+        let errands = Arc::clone(self);
+        let beginning = tokio::spawn(async move {
+            let row = errands.store.start_job(new, errands.clock.now()).await?;
+            errands.start(Errand::Job(row.no));
+            Ok(row)
+        });
+        beginning.await.unwrap_or_else(|error| {
+            Err(tidegate_store::Error::Unavailable(format!("the job ended early: {error}")))
+        })
+    }
+
+    /// Begins, or goes on with, an errand, once. Ends by itself, also with the pipeline.
+    pub fn start(self: &Arc<Self>, errand: Errand) {
+        if !self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(errand) {
+            return;
+        }
+        let errands = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut wait = CALM_WAIT.0;
+            let mut busy = BTreeSet::new();
+            while let Some(errands) = Weak::upgrade(&errands) {
+                if errands.desk.is_busy(&busy, QUEUE_CALM) {
+                    errands.clock.pause(wait).await;
+                    wait = (wait * 2).min(CALM_WAIT.1);
+                    continue;
+                }
+                wait = CALM_WAIT.0;
+                match errands.step(errand).await {
+                    Ok(stepped) if stepped.is_more => busy = stepped.busy,
+                    Ok(_) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "an errand waits for the store");
+                        errands.clock.pause(STORE_RETRY).await;
+                    }
+                }
+            }
+        });
+    }
+
+    async fn step(&self, errand: Errand) -> tidegate_store::Result<Stepped> {
+        match errand {
+            Errand::Backfill(subscriber) => self.step_backfill(subscriber).await,
+            Errand::Job(no) => self.step_job(no).await,
+        }
+    }
+
+    async fn step_backfill(&self, subscriber: SubscriberNo) -> tidegate_store::Result<Stepped> {
+        let none = Stepped { is_more: false, busy: BTreeSet::new() };
+        let Some((mut step, events)) = self.store.backfill(subscriber, STEP_ROWS).await? else {
+            return Ok(none);
+        };
+        let roster = self.rosters.current();
+        let Some(endpoint) = roster.endpoint(subscriber) else { return Ok(none) };
+        fill(&mut step, endpoint, events);
+        let is_more = step.through < step.until;
+        self.persist.backfill(step).await.map_err(|_| unwritten())?;
+        Ok(Stepped { is_more, ..none })
+    }
+
+    async fn step_job(&self, no: JobNo) -> tidegate_store::Result<Stepped> {
+        let running = self.store.job_by_no(no).await?.filter(|job| job.status == JobStatus::Running);
+        let Some(job) = running else { return Ok(Stepped { is_more: false, busy: BTreeSet::new() }) };
+        let roster = self.rosters.current();
+        let scan = self.store.scan(job.scope.clone(), job.after, STEP_ROWS).await?;
+        let (through, looked) = (scan.through, scan.looked);
+        let chosen = choose(&roster, &job.scope, scan);
+        let is_last = through >= job.scope.until || chosen.failure.is_some();
+        let step = JobStep {
+            job: no,
+            project: job.scope.project,
+            version: roster.version,
+            after: job.after,
+            through,
+            until: job.scope.until,
+            looked,
+            replays: chosen.replays,
+            retries: chosen.letters.iter().map(|(delivery, _)| *delivery).collect(),
+            failure: chosen.failure,
+        };
+        let replayed = step.replays.iter().map(|(_, route)| route.subscriber);
+        let busy = replayed.chain(chosen.letters.iter().map(|(_, subscriber)| *subscriber)).collect();
+        let is_written = self.persist.step(step).await.map_err(|_| unwritten())?;
+        if !is_written {
+            // The job was stopped, or the configuration moved on under it: look again.
+            self.rosters.refresh().await?;
+        }
+        Ok(Stepped { is_more: !is_written || !is_last, busy })
+    }
+
+    /// How many a job would send again, without sending anything. Looks at `rows` at most; says at how many it did.
+    pub async fn count(&self, scope: &Scope, rows: u64) -> tidegate_store::Result<Counted> {
+        let roster = self.rosters.current();
+        let (mut after, mut counted) = (scope.begin, Counted::default());
+        while after < scope.until && counted.looked < rows {
+            let scan = self.store.scan(scope.clone(), after, STEP_ROWS).await?;
+            after = scan.through;
+            counted.looked += scan.looked;
+            let chosen = choose(&roster, scope, scan);
+            counted.matched += (chosen.replays.len() + chosen.letters.len()) as u64;
+        }
+        counted.share = (after - scope.begin, scope.until - scope.begin);
+        Ok(counted)
+    }
+}
+
+/// What a dry run found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Events or dead letters looked at.
+    pub looked: u64,
+    /// Of these, would be sent again.
+    pub matched: u64,
+    /// How far it came, and how far the scope reaches.
+    pub share: (i64, i64),
+}
+
+impl Counted {
+    /// Everything was looked at.
+    pub fn is_complete(&self) -> bool {
+        self.share.0 >= self.share.1
+    }
+
+    /// How many would be sent again in all, judged by the part that was looked at.
+    pub fn estimate(&self) -> u64 {
+        if self.is_complete() || self.share.0 <= 0 {
+            return self.matched;
+        }
+        let (come, whole) = (self.share.0.unsigned_abs(), self.share.1.unsigned_abs());
+        u64::try_from(u128::from(self.matched) * u128::from(whole) / u128::from(come)).unwrap_or(u64::MAX)
+    }
+}
+
+/// What of a scan shall be sent again.
+#[derive(Default)]
+struct Chosen {
+    replays: Vec<(i64, Route)>,
+    letters: Vec<(i64, SubscriberNo)>,
+    failure: Option<String>,
+}
+
+fn choose(roster: &Roster, scope: &Scope, scan: Scan) -> Chosen {
+    let mut chosen = Chosen::default();
+    let types = &scope.selector.types;
+    match &scope.selector.what {
+        What::DeadLetters { .. } => {
+            let living = scan.letters.into_iter().filter(|letter| {
+                is_of(types, &letter.type_name) && roster.endpoint(letter.subscriber).is_some()
+            });
+            chosen.letters = living.map(|letter| (letter.delivery, letter.subscriber)).collect();
+        }
+        What::Replay { subscriber, .. } => match roster.endpoint(*subscriber) {
+            None => chosen.failure = Some("its subscriber was deleted".to_owned()),
+            Some(endpoint) => {
+                let typed = scan.events.into_iter().filter(|row| is_of(types, &row.type_name));
+                let routed = typed.filter_map(|row| Some((row.seq, judge(endpoint, row)?)));
+                chosen.replays = routed.collect();
+            }
+        },
+    }
+    chosen
+}
+
+fn is_of(types: &[Pattern], name: &str) -> bool {
+    types.is_empty() || types.iter().any(|pattern| pattern.matches(name))
+}
+
+fn fill(step: &mut BackfillStep, endpoint: &Endpoint, events: Vec<EventRow>) {
+    let routed = events.into_iter().filter_map(|row| Some((row.seq, judge(endpoint, row)?.lane)));
+    step.matched.extend(routed);
+}
+
+/// Where a past event goes by the rules of today, if this subscriber wants it.
+fn judge(endpoint: &Endpoint, row: EventRow) -> Option<Route> {
+    match endpoint.rule.judge(&View::new(&row.into_event())) {
+        Judgement::Matched { lane } => Some(Route { subscriber: endpoint.rule.no, lane }),
+        _ => None,
+    }
+}
+
+fn unwritten() -> tidegate_store::Error {
+    tidegate_store::Error::Unavailable("the step was not written".to_owned())
+}

@@ -1,0 +1,99 @@
+//! What a commit really wrote, noted in the history: results, events, and the steps of jobs.
+
+use tidegate_core::id::Seq;
+use tidegate_core::retry::Next;
+use tidegate_store::sqlite::SqliteStore;
+use tidegate_store::{Committed, EventFilter, Finished, Group, Store, UnitStatus};
+
+use super::history::{Fact, Histories, History};
+use super::spec::Content;
+
+/// Notes the steps of jobs that were really taken: those that begin where the last one ended.
+pub(crate) async fn note_steps(
+    store: &SqliteStore,
+    histories: &Histories,
+    t: i64,
+    group: &Group,
+    committed: &Committed,
+) {
+    for step in &group.steps {
+        let is_taken = committed.stepped.contains(&step.job)
+            && histories.lock().jobs.get(&step.job).is_some_and(|truth| truth.mark == step.after);
+        if !is_taken {
+            continue;
+        }
+        let filter = EventFilter { limit: 10_000, ..Default::default() };
+        let events = store.events(step.project, filter).await.expect("it was written").items;
+        let key_of = |seq: Seq| {
+            let row = events.iter().find(|row| row.seq == seq).expect("it exists");
+            (step.project, row.source.clone(), row.id.clone())
+        };
+        let mut history = histories.lock();
+        let version = history.version;
+        for (seq, route) in &step.replays {
+            *history.replays.entry((route.subscriber, key_of(*seq))).or_default() += 1;
+            history.reach("a job that replays");
+        }
+        for delivery in &step.retries {
+            history.retries.push((t, *delivery));
+            history.reach("a job that retries");
+        }
+        let truth = history.jobs.get_mut(&step.job).expect("it was begun");
+        truth.covered.extend(step.replays.iter().map(|(seq, _)| *seq).chain(step.retries.clone()));
+        truth.mark = step.through;
+        truth.versions.1 = version;
+        history.line(t, format_args!("job {} steps to {}", step.job, step.through));
+    }
+}
+
+/// Notes what the store was told of an attempt.
+pub(crate) fn note_result(history: &mut History, life: usize, finished: &Finished) {
+    let delivery = finished.claim.delivery;
+    history.claims.remove(&delivery);
+    if matches!(finished.next, Next::Exhausted(_)) {
+        history.reach("a delivery exhausted");
+    }
+    let sent = history.sends.iter_mut().rev().take_while(|sent| sent.life == life);
+    match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
+        Some(sent) => sent.recorded = Some(finished.next.clone()),
+        None => history.violation(format!("a result of delivery {delivery} that was not attempted")),
+    }
+}
+
+/// Notes what was accepted.
+pub(crate) fn note_submissions(history: &mut History, group: &Group, committed: &Committed, t: i64) {
+    for (submission, result) in group.submissions.iter().zip(&committed.submissions) {
+        let Ok(statuses) = result else {
+            history.violation("a submission failed on its own account".to_owned());
+            continue;
+        };
+        for (routed, status) in submission.units.iter().zip(statuses) {
+            match status {
+                UnitStatus::Accepted => {}
+                UnitStatus::Duplicate => history.reach("a duplicate event"),
+                UnitStatus::Conflict => history.reach("a conflicting event"),
+            }
+            if *status != UnitStatus::Accepted {
+                continue;
+            }
+            for event in &routed.unit.events {
+                let key = (submission.project, event.source.clone(), event.id.clone());
+                let value = serde_json::from_slice(&event.body).expect("bodies are JSON");
+                let fact = Fact {
+                    key: key.clone(),
+                    content: Content::of(&value),
+                    body: event.body.clone(),
+                    version: history.version,
+                    t,
+                    now: group.now.as_ms(),
+                };
+                history.line(t, format_args!("accepts {}", event.id));
+                history.accepted.push(fact);
+                let index = history.accepted.len() - 1;
+                if history.index.insert(key, index).is_some() {
+                    history.violation(format!("P3 event {} was accepted twice", event.id));
+                }
+            }
+        }
+    }
+}

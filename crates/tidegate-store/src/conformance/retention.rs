@@ -1,0 +1,273 @@
+//! Retention: everything goes in its time, nothing that is needed goes, and what could not be delivered ends visibly.
+
+use std::time::Duration;
+
+use tidegate_core::delivery::Status;
+use tidegate_core::retention::Retention;
+use tidegate_core::retry::Next;
+
+use super::bench::{Bench, PROJECT, draft};
+use super::{Case, named};
+use crate::{Change, NewJob, Past, RetryOutcome, Selector, StopOutcome, Sweep, Swept, UnitStatus, What};
+
+pub(super) fn cases() -> Vec<Case> {
+    named!["retention":
+        nothing_goes_before_its_time,
+        events_go_before_their_deliveries,
+        an_event_stays_while_a_delivery_needs_it,
+        an_exhausted_delivery_keeps_its_event_and_expires,
+        a_replay_keeps_its_event,
+        held_deliveries_expire_in_time_and_free_their_lanes,
+        a_pause_begins_anew_when_it_ends,
+        what_a_deleted_subscriber_left_goes,
+        an_id_is_new_again_and_numbers_are_not,
+        old_definitions_go_and_traces_stay_true,
+        ended_jobs_go,
+        a_step_is_bounded_and_a_round_ends,
+    ]
+}
+
+/// In milliseconds, to be passed.
+const EVENTS: u64 = 10_000;
+const UNDELIVERED: u64 = 20_000;
+const DELIVERIES: u64 = 40_000;
+
+fn terms() -> Retention {
+    Retention {
+        events: Duration::from_millis(EVENTS),
+        deliveries: Duration::from_millis(DELIVERIES),
+        undelivered: Duration::from_millis(UNDELIVERED),
+    }
+}
+
+/// A whole round, all steps added up.
+async fn round(bench: &Bench, limit: usize) -> Swept {
+    let mut sum = Swept::default();
+    let mut next = Some(Sweep::BEGIN);
+    let mut steps = 0;
+    while let Some(sweep) = next {
+        let swept = bench.store().sweep(terms(), sweep, limit, bench.now).await.expect("the store works");
+        assert!(swept.events + swept.deliveries + swept.expired <= limit as u64, "a step is bounded");
+        sum.events += swept.events;
+        sum.deliveries += swept.deliveries;
+        sum.expired += swept.expired;
+        sum.due = [sum.due, swept.due].into_iter().flatten().min();
+        sum.oldest_event = swept.oldest_event;
+        next = swept.next;
+        steps += 1;
+        assert!(steps < 10_000, "a round ends");
+        bench.audit().await;
+    }
+    sum
+}
+
+async fn ids(bench: &Bench) -> Vec<String> {
+    bench.events(PROJECT).await.into_iter().map(|event| event.id).collect()
+}
+
+async fn nothing_goes_before_its_time(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber), draft("2")]).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    let began = bench.now;
+    bench.pass(EVENTS - 1);
+    let swept = round(&bench, 100).await;
+    assert_eq!((swept.events, swept.deliveries, swept.expired), (0, 0, 0));
+    assert_eq!(swept.due, Some(began.plus(terms().events)), "it says when");
+    assert_eq!(swept.oldest_event, Some(began));
+}
+
+async fn events_go_before_their_deliveries(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber), draft("2")]).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    bench.pass(EVENTS);
+    assert_eq!(round(&bench, 100).await.events, 2);
+    assert!(ids(&bench).await.is_empty());
+    let [row] = &bench.rows(subscriber).await[..] else { panic!("its delivery is still listed") };
+    assert_eq!((row.status, row.events.len()), (Status::Delivered, 0));
+    let (_, attempts) = bench.store().delivery(PROJECT, row.no).await.unwrap().expect("it is kept");
+    assert_eq!(attempts.len(), 1);
+    bench.pass(DELIVERIES - EVENTS);
+    assert_eq!(round(&bench, 100).await.deliveries, 1);
+    assert!(bench.rows(subscriber).await.is_empty());
+    assert!(bench.store().delivery(PROJECT, row.no).await.unwrap().is_none());
+}
+
+async fn an_event_stays_while_a_delivery_needs_it(mut bench: Bench) {
+    let (slow, quick) = (bench.subscriber("slow").await, bench.subscriber("quick").await);
+    bench.send([draft("1").to(slow).to(quick), draft("2").to(quick)]).await;
+    for job in bench.claim_all(quick).await {
+        bench.deliver(&job).await;
+    }
+    let job = bench.claim_one(slow).await;
+    bench.finish(&job, Next::RetryAt(bench.later(90_000))).await;
+    bench.pass(80_000);
+    round(&bench, 100).await;
+    assert_eq!(ids(&bench).await, ["1"], "however long it takes");
+    assert_eq!(bench.rows(quick).await.len(), 0);
+    bench.pass(10_000);
+    let job = bench.claim_one(slow).await;
+    round(&bench, 100).await;
+    assert_eq!(ids(&bench).await, ["1"], "it is in flight");
+    bench.deliver(&job).await;
+    assert_eq!(round(&bench, 100).await.events, 1);
+}
+
+async fn an_exhausted_delivery_keeps_its_event_and_expires(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    bench.pass(5_000);
+    let job = bench.claim_one(subscriber).await;
+    bench.exhaust(&job).await;
+    bench.pass(UNDELIVERED - 1);
+    let swept = round(&bench, 100).await;
+    assert_eq!((swept.expired, swept.due), (0, Some(bench.later(1))));
+    assert_eq!(bench.retry(job.delivery).await, RetryOutcome::Due { subscriber }, "it can be tried again");
+    let job = bench.claim_one(subscriber).await;
+    bench.exhaust(&job).await;
+    bench.pass(UNDELIVERED);
+    let swept = round(&bench, 100).await;
+    assert_eq!((swept.expired, swept.events), (1, 1), "nobody needs the event any more");
+    let [row] = &bench.rows(subscriber).await[..] else { panic!("it is kept") };
+    assert_eq!((row.status, row.finished_at, row.reason.is_some()), (Status::Expired, Some(bench.now), true));
+    assert_eq!(bench.retry(job.delivery).await, RetryOutcome::Refused(Status::Expired));
+    bench.pass(DELIVERIES);
+    assert_eq!(round(&bench, 100).await.deliveries, 1);
+}
+
+async fn a_replay_keeps_its_event(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    let version = bench.version().await;
+    let routes = vec![tidegate_core::route::Route { subscriber, lane: None }];
+    let replay = crate::Replay { project: PROJECT, event: job.event, routes, version };
+    bench.store().replay(replay.clone(), bench.now).await.unwrap();
+    bench.pass(EVENTS * 3);
+    round(&bench, 100).await;
+    assert_eq!(ids(&bench).await, ["1"]);
+    let again = bench.claim_one(subscriber).await;
+    bench.deliver(&again).await;
+    assert_eq!(round(&bench, 100).await.events, 1);
+    let refused = bench.store().replay(replay, bench.now).await;
+    assert!(matches!(refused, Err(crate::Error::NotFound)), "{refused:?}");
+}
+
+async fn held_deliveries_expire_in_time_and_free_their_lanes(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").lane(subscriber, 1), draft("2").lane(subscriber, 1)]).await;
+    bench.pause(subscriber).await;
+    bench.pass(UNDELIVERED - 1);
+    bench.send([draft("3").lane(subscriber, 1), draft("4").to(subscriber)]).await;
+    round(&bench, 100).await;
+    assert_eq!(bench.status(subscriber, "1").await, Status::Held);
+    bench.pass(1);
+    let swept = round(&bench, 1).await;
+    assert_eq!((swept.expired, swept.events), (2, 2));
+    assert_eq!(swept.due, Some(bench.later(EVENTS - 1)), "the younger ones are next");
+    bench.resume(subscriber).await;
+    let mut rest: Vec<_> = bench.claim_all(subscriber).await.iter().map(|job| job.event).collect();
+    rest.sort_unstable();
+    assert_eq!(rest.len(), 2, "the rest goes, also in the lane");
+}
+
+async fn a_pause_begins_anew_when_it_ends(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    bench.pause(subscriber).await;
+    bench.pass(UNDELIVERED - 1);
+    bench.pause(subscriber).await;
+    bench.resume(subscriber).await;
+    bench.pause(subscriber).await;
+    bench.pass(UNDELIVERED - 1);
+    assert_eq!(round(&bench, 100).await.expired, 0, "it has been held for less than the term");
+    bench.pass(1);
+    assert_eq!(round(&bench, 100).await.expired, 1);
+}
+
+async fn what_a_deleted_subscriber_left_goes(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench
+        .send([draft("1").lane(subscriber, 1), draft("2").lane(subscriber, 1), draft("3").to(subscriber)])
+        .await;
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
+    bench.pass(DELIVERIES - 1);
+    round(&bench, 100).await;
+    assert_eq!(bench.rows(subscriber).await.len(), 3, "history stays until retention");
+    bench.pass(1);
+    let swept = round(&bench, 2).await;
+    assert_eq!((swept.deliveries, swept.events), (3, 3));
+    bench.reopen().await;
+    let known = bench.store().configuration(0).await.unwrap().subscribers;
+    assert!(known.iter().all(|row| row.no != subscriber), "nothing speaks of it any more");
+}
+
+async fn an_id_is_new_again_and_numbers_are_not(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    let first = bench.claim_one(subscriber).await;
+    bench.deliver(&first).await;
+    bench.pass(EVENTS - 1);
+    round(&bench, 100).await;
+    let repeated = bench.send([draft("1").to(subscriber)]).await;
+    assert_eq!(super::bench::statuses(&repeated), [UnitStatus::Duplicate], "known for as long as it is kept");
+    bench.pass(DELIVERIES);
+    round(&bench, 100).await;
+    assert!(bench.rows(subscriber).await.is_empty() && ids(&bench).await.is_empty());
+    bench.reopen().await;
+    let again = bench.send([draft("1").to(subscriber)]).await;
+    assert_eq!(super::bench::statuses(&again), [UnitStatus::Accepted]);
+    let second = bench.claim_one(subscriber).await;
+    assert!(
+        second.delivery > first.delivery && second.event > first.delivery,
+        "numbers are never used again"
+    );
+}
+
+async fn old_definitions_go_and_traces_stay_true(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("old")]).await;
+    let define =
+        |text: &str| crate::SubscriberUpdate { definition: Some(text.to_owned()), ..Default::default() };
+    bench.update(subscriber, define("{\"name\":\"second\"}")).await;
+    bench.pass(EVENTS);
+    bench.send([draft("new")]).await;
+    bench.update(subscriber, define("{\"name\":\"third\"}")).await;
+    round(&bench, 100).await;
+    let [event] = &bench.events(PROJECT).await[..] else { panic!("the new one is left") };
+    let trace = bench.store().trace(PROJECT, event.seq).await.unwrap();
+    assert_eq!(trace.rules[0].definition.as_deref(), Some("{\"name\":\"second\"}"));
+}
+
+async fn ended_jobs_go(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let what = What::Replay { subscriber, past: Past::Any };
+    let selector = Selector { what, types: Vec::new(), from: None, to: None };
+    for id in ["job_1", "job_2"] {
+        let scope = bench.store().scope(PROJECT, selector.clone(), bench.now).await.unwrap();
+        bench.store().start_job(NewJob { id: id.to_owned(), scope }, bench.now).await.unwrap();
+    }
+    let stopped = bench.store().stop_job(PROJECT, "job_1".to_owned(), bench.now).await.unwrap();
+    assert!(matches!(stopped, StopOutcome::Stopped(_)));
+    bench.pass(DELIVERIES);
+    round(&bench, 100).await;
+    let left = bench.store().jobs(PROJECT, None, 10).await.unwrap().items;
+    assert_eq!(left.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["job_2"], "it still runs");
+}
+
+async fn a_step_is_bounded_and_a_round_ends(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send((0..50).map(|n| draft(format!("e{n}")).to(subscriber))).await;
+    for job in bench.claim_all(subscriber).await.iter().take(25) {
+        bench.exhaust(job).await;
+    }
+    bench.pass(DELIVERIES);
+    let swept = round(&bench, 3).await;
+    assert_eq!((swept.expired, swept.events), (25, 25), "the others are in flight");
+    bench.pass(DELIVERIES);
+    assert_eq!(round(&bench, 3).await.deliveries, 25);
+}

@@ -1,0 +1,325 @@
+//! Retention: what has been kept long enough goes, in short transactions of its own.
+//!
+//! A round walks through the dead letters, the deliveries of subscribers that have been inactive for long, the oldest
+//! deliveries, the oldest events, and the few other things that age. Each step looks at a bounded number of rows and
+//! tells where the next one goes on. Freed pages are used again by what is written next, so the file stays as large as
+//! the most that was ever kept; it is not made smaller.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::retention::Retention;
+use tidegate_core::time::Timestamp;
+
+use super::lanes::{self, Backfilling};
+use super::{Writer, failed, stamp};
+use crate::{Result, Sweep, Swept};
+
+/// Pages of look-up keys removed per step.
+const PAGES_PER_STEP: i64 = 128;
+
+/// One step of a round.
+pub(super) fn sweep(
+    writer: &mut Writer,
+    terms: &Retention,
+    sweep: Sweep,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Swept> {
+    let tx = writer.conn.transaction().map_err(failed)?;
+    let mut step =
+        Step { conn: &tx, backfilling: &writer.backfilling, terms, now, limit, out: Swept::default() };
+    let dropped = step.run(sweep).map_err(failed)?;
+    let out = step.out;
+    if out.events + out.deliveries + out.expired > 0 || sweep == Sweep::Rest {
+        remember_last_no(&tx, writer.next_no - 1).map_err(failed)?;
+        stamp(&tx, now).map_err(failed)?;
+        tx.commit().map_err(failed)?;
+    }
+    if let Some(run) = dropped {
+        writer.dedupe.lock().unwrap_or_else(std::sync::PoisonError::into_inner).forget(run);
+    }
+    Ok(out)
+}
+
+/// Numbers are never used again, even if every row that had one is gone.
+fn remember_last_no(conn: &Connection, last: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO meta VALUES ('last_no', ?1) ON CONFLICT (name) DO UPDATE SET value = max(value, ?1)",
+    )?
+    .execute([last])?;
+    Ok(())
+}
+
+struct Step<'a> {
+    conn: &'a Connection,
+    backfilling: &'a Backfilling,
+    terms: &'a Retention,
+    now: Timestamp,
+    limit: usize,
+    out: Swept,
+}
+
+pub(super) const EXHAUSTED: &str = "SELECT id, finished_at FROM deliveries
+    WHERE project = ?1 AND status = 4 AND id > ?2 ORDER BY id LIMIT ?3";
+pub(super) const HELD: &str = "SELECT id, status, created_at, lane FROM deliveries
+    WHERE subscriber = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+pub(super) const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at, d.finished_at, s.deleted_at
+    FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id > ?1 ORDER BY d.id LIMIT ?2";
+pub(super) const OLDEST_EVENTS: &str =
+    "SELECT seq, accepted_at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+
+impl Step<'_> {
+    /// Says which run of look-up keys is gone, if one is.
+    fn run(&mut self, sweep: Sweep) -> rusqlite::Result<Option<i64>> {
+        let next = match sweep {
+            Sweep::Exhausted(project, after) => self.expire_exhausted(project, after)?,
+            Sweep::Held(subscriber, after) => self.expire_held(subscriber, after)?,
+            Sweep::Deliveries(after) => self.remove_deliveries(after)?,
+            Sweep::Events(after) => self.remove_events(after)?,
+            Sweep::Rest => return self.remove_rest(),
+        };
+        self.out.next = Some(next);
+        Ok(None)
+    }
+
+    fn rows<T>(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Vec<T>> {
+        self.conn.prepare_cached(sql)?.query_map(values, read)?.collect()
+    }
+
+    fn expire_exhausted(&mut self, project: ProjectNo, after: DeliveryNo) -> rusqlite::Result<Sweep> {
+        let limit = self.limit as i64;
+        let rows =
+            self.rows(EXHAUSTED, params![project, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for (id, ended) in &rows {
+            let due = Timestamp::from_ms(*ended).plus(self.terms.undelivered);
+            if due <= self.now {
+                self.expire(*id)?;
+            } else {
+                self.out.due_at(due);
+            }
+        }
+        if let Some((last, _)) = rows.last().filter(|_| rows.len() == self.limit) {
+            return Ok(Sweep::Exhausted(project, *last));
+        }
+        let next = self.first("SELECT min(no) FROM projects WHERE no > ?1", project)?;
+        Ok(next.map_or(Sweep::Held(0, 0), |project| Sweep::Exhausted(project, 0)))
+    }
+
+    fn first(&self, sql: &str, after: i64) -> rusqlite::Result<Option<i64>> {
+        self.conn.prepare_cached(sql)?.query_row([after], |row| row.get(0))
+    }
+
+    fn expire_held(&mut self, subscriber: SubscriberNo, after: DeliveryNo) -> rusqlite::Result<Sweep> {
+        let inactive: Option<i64> = self
+            .conn
+            .prepare_cached(
+                "SELECT inactive_at FROM subscribers WHERE no = ?1 AND active = 0 AND deleted_at IS NULL",
+            )?
+            .query_row([subscriber], |row| row.get(0))
+            .optional()?
+            .flatten();
+        if let Some(inactive) = inactive
+            && let Some(last) = self.expire_held_of(subscriber, Timestamp::from_ms(inactive), after)?
+        {
+            return Ok(Sweep::Held(subscriber, last));
+        }
+        let next = "SELECT min(no) FROM subscribers WHERE no > ?1 AND active = 0 AND deleted_at IS NULL";
+        let next = self.first(next, subscriber)?;
+        Ok(next.map_or(Sweep::Deliveries(0), |subscriber| Sweep::Held(subscriber, 0)))
+    }
+
+    /// Says where to go on, if there is more that may be due.
+    fn expire_held_of(
+        &mut self,
+        subscriber: SubscriberNo,
+        inactive_at: Timestamp,
+        after: DeliveryNo,
+    ) -> rusqlite::Result<Option<DeliveryNo>> {
+        type Held = (DeliveryNo, i64, i64, Option<Lane>);
+        let limit = self.limit as i64;
+        let rows: Vec<Held> = self.rows(HELD, params![subscriber, after, limit], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?;
+        for (id, status, created, lane) in &rows {
+            let due = self.terms.held_until(Timestamp::from_ms(*created), inactive_at);
+            let is_unsent = matches!(status, 0 | 2);
+            if due > self.now {
+                // What was made later is due later.
+                self.out.due_at(due);
+                return Ok(None);
+            }
+            if !is_unsent {
+                continue;
+            }
+            self.expire(*id)?;
+            if let Some(lane) = lane {
+                lanes::make_next_due(self.conn, self.backfilling, subscriber, *lane, self.now)?;
+            }
+        }
+        Ok(rows.last().filter(|_| rows.len() == self.limit).map(|(last, ..)| *last))
+    }
+
+    fn expire(&mut self, id: DeliveryNo) -> rusqlite::Result<()> {
+        self.conn
+            .prepare_cached("UPDATE deliveries SET status = 5, finished_at = ?2, reason = ?3 WHERE id = ?1")?
+            .execute(params![id, self.now.as_ms(), "kept undelivered for as long as retention allows"])?;
+        self.out.expired += 1;
+        Ok(())
+    }
+
+    fn remove_deliveries(&mut self, after: DeliveryNo) -> rusqlite::Result<Sweep> {
+        type Old = (DeliveryNo, i64, i64, Option<i64>, Option<i64>);
+        let rows: Vec<Old> = self.rows(OLDEST_DELIVERIES, params![after, self.limit as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })?;
+        for (id, status, created, ended, deleted) in &rows {
+            let first = Timestamp::from_ms(*created).plus(self.terms.deliveries);
+            if first > self.now {
+                self.out.due_at(first);
+                return Ok(Sweep::Events(0));
+            }
+            let over = match status {
+                3 | 5 => *ended,
+                1 => None,
+                _ => *deleted,
+            };
+            match over.map(|at| Timestamp::from_ms(at).plus(self.terms.deliveries)) {
+                Some(due) if due <= self.now => self.remove_delivery(*id)?,
+                Some(due) => self.out.due_at(due),
+                // It is not over yet: nothing is due before it has been over for the whole term.
+                None => {}
+            }
+        }
+        let last = rows.last().filter(|_| rows.len() == self.limit);
+        Ok(last.map_or(Sweep::Events(0), |(last, ..)| Sweep::Deliveries(*last)))
+    }
+
+    fn remove_delivery(&mut self, id: DeliveryNo) -> rusqlite::Result<()> {
+        for sql in [
+            "DELETE FROM attempts WHERE delivery = ?1",
+            "DELETE FROM delivery_events WHERE delivery = ?1",
+            "DELETE FROM deliveries WHERE id = ?1",
+        ] {
+            self.conn.prepare_cached(sql)?.execute([id])?;
+        }
+        self.out.deliveries += 1;
+        Ok(())
+    }
+
+    fn remove_events(&mut self, after: Seq) -> rusqlite::Result<Sweep> {
+        let rows: Vec<(Seq, i64)> = self
+            .rows(OLDEST_EVENTS, params![after, self.limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for (seq, accepted) in &rows {
+            let due = Timestamp::from_ms(*accepted).plus(self.terms.events);
+            if due > self.now {
+                self.out.due_at(due);
+                return Ok(Sweep::Rest);
+            }
+            if is_needed(self.conn, *seq)? {
+                // When its delivery ends is nobody's guess: look again, but not all the time.
+                self.out.due_at(self.now.plus(self.terms.events / 100));
+            } else {
+                self.conn.prepare_cached("DELETE FROM events WHERE seq = ?1")?.execute([seq])?;
+                self.out.events += 1;
+            }
+        }
+        let last = rows.last().filter(|_| rows.len() == self.limit);
+        Ok(last.map_or(Sweep::Rest, |(last, _)| Sweep::Events(*last)))
+    }
+
+    /// Everything else that ages is little, but for the look-up keys, which go a few pages at a time.
+    fn remove_rest(&mut self) -> rusqlite::Result<Option<i64>> {
+        let over = self.now.as_ms() - i64::try_from(self.terms.deliveries.as_millis()).unwrap_or(i64::MAX);
+        self.conn
+            .prepare_cached("DELETE FROM jobs WHERE status <> 0 AND finished_at <= ?1")?
+            .execute([over])?;
+        self.remove_definitions(over)?;
+        let run = self.idle_run()?;
+        let mut dropped = None;
+        if let Some(run) = run {
+            let removed = super::run::remove_pages(self.conn, run, PAGES_PER_STEP)?;
+            if removed < PAGES_PER_STEP {
+                self.conn.prepare_cached("DELETE FROM dedupe_runs WHERE run = ?1")?.execute([run])?;
+            }
+            dropped = Some(run).filter(|_| removed < PAGES_PER_STEP);
+            self.out.next = Some(Sweep::Rest);
+        }
+        let oldest = "SELECT accepted_at FROM events ORDER BY seq LIMIT 1";
+        let oldest: Option<i64> =
+            self.conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
+        self.out.oldest_event = oldest.map(Timestamp::from_ms);
+        Ok(dropped)
+    }
+
+    /// A run of look-up keys, not the newest, whose events are all gone.
+    fn idle_run(&self) -> rusqlite::Result<Option<i64>> {
+        self.conn
+            .prepare_cached(
+                "SELECT run FROM dedupe_runs r WHERE run < (SELECT max(run) FROM dedupe_runs) AND NOT EXISTS
+                    (SELECT 1 FROM events WHERE seq <= r.through AND seq >
+                        coalesce((SELECT max(p.through) FROM dedupe_runs p WHERE p.run < r.run), 0))
+                 ORDER BY run LIMIT 1",
+            )?
+            .query_row([], |row| row.get(0))
+            .optional()
+    }
+
+    /// Definitions by which no event that is left was judged, and deleted subscribers that nothing speaks of any more.
+    fn remove_definitions(&self, over: i64) -> rusqlite::Result<()> {
+        let oldest: i64 = self
+            .conn
+            .prepare_cached(
+                "SELECT coalesce((SELECT version FROM events ORDER BY seq LIMIT 1),
+                    (SELECT value FROM meta WHERE name = 'version'))",
+            )?
+            .query_row([], |row| row.get(0))?;
+        self.conn
+            .prepare_cached(
+                "DELETE FROM subscriber_versions AS v WHERE EXISTS (SELECT 1 FROM subscriber_versions w
+                    WHERE w.project = v.project AND w.subscriber = v.subscriber AND w.version > v.version
+                    AND w.version <= ?1)",
+            )?
+            .execute([oldest])?;
+        let gone = self.rows(
+            "SELECT no, project FROM subscribers s WHERE deleted_at <= ?1 AND version <= ?2
+                AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscriber = s.no)",
+            [over, oldest],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        for (no, project) in gone {
+            let (no, project): (SubscriberNo, ProjectNo) = (no, project);
+            self.conn
+                .prepare_cached("DELETE FROM subscriber_versions WHERE project = ?1 AND subscriber = ?2")?
+                .execute([project, no])?;
+            self.conn.prepare_cached("DELETE FROM subscribers WHERE no = ?1")?.execute([no])?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) const FOLLOWING: &str =
+    "SELECT event, late, status FROM deliveries WHERE id > ?1 ORDER BY id LIMIT ?2";
+pub(super) const LATER: &str =
+    "SELECT 1 FROM deliveries WHERE event = ?1 AND late = 1 AND status IN (0, 1, 2, 4) LIMIT 1";
+pub(super) const AMONG_OTHERS: &str = "SELECT 1 FROM delivery_events m JOIN deliveries d ON d.id = m.delivery
+    WHERE m.event = ?1 AND d.status IN (0, 1, 2, 4) LIMIT 1";
+
+/// Whether a delivery that may still be sent carries the event. What was made with it follows it.
+fn is_needed(conn: &Connection, event: Seq) -> rusqlite::Result<bool> {
+    let mut following = conn.prepare_cached(FOLLOWING)?;
+    let mut rows = following.query(params![event, i64::MAX])?;
+    while let Some(row) = rows.next()? {
+        if row.get::<_, Seq>(0)? != event || row.get::<_, bool>(1)? {
+            break;
+        }
+        if matches!(row.get::<_, i64>(2)?, 0 | 1 | 2 | 4) {
+            return Ok(true);
+        }
+    }
+    Ok(conn.prepare_cached(LATER)?.exists([event])? || conn.prepare_cached(AMONG_OTHERS)?.exists([event])?)
+}
