@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod boot;
+mod catalogs;
 pub mod clock;
 pub mod entropy;
 pub mod listen;

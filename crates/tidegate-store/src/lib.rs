@@ -23,15 +23,15 @@ use tidegate_core::time::Timestamp;
 
 pub use configuration::{
     Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal, SealedRow,
-    SecretKind, SubscriberRow, SubscriberUpdate,
+    SecretKind, SubscriberRow, SubscriberUpdate, TypeRow,
 };
 pub use group::{
-    BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit, Submission,
-    UnitStatus,
+    Admission, BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Room, RoutedUnit,
+    Submission, UnitStatus,
 };
 pub use read::{
-    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, StorePart,
-    Stretch, Trace, TraceRule,
+    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
+    QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule,
 };
 
 /// What can go wrong that the caller can act on.
@@ -73,7 +73,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Changes the configuration and moves its version by one.
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
-    /// The configuration in force; of subscribers only those that changed after `since`.
+    /// The configuration in force; of subscribers and declared types only those that changed after `since`.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
     /// Everything that is sealed with a master key, what was deleted aside.
     async fn sealed(&self) -> Result<Vec<SealedRow>>;
@@ -124,6 +124,13 @@ pub trait Store: Send + Sync + 'static {
         project: ProjectNo,
         numbers: Vec<DeliveryNo>,
     ) -> Result<Vec<DeliveryRow>>;
+    /// Quarantined units, newest first. Their events are not read.
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>>;
+    /// Quarantined units with their events, oldest first, for release: as many as the filter's limit and
+    /// `REQUEST_BYTES_MAX` allow, but at least one.
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked>;
+    /// Takes quarantined units away for good, oldest first, as many as the filter's limit allows.
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
     /// How much waits for each subscriber that is not deleted, for metrics.

@@ -7,7 +7,9 @@
 //! rare paths it exists for fails too.
 
 mod acts;
+mod arrivals;
 mod breakers;
+mod catalog;
 mod checkers;
 mod dice;
 mod history;
@@ -37,7 +39,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 29] = [
+const RARE_PATHS: [&str; 31] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -67,6 +69,8 @@ const RARE_PATHS: [&str; 29] = [
     "a step of a backfill repeated",
     "a store outage",
     "a subscriber given up",
+    "a unit quarantined",
+    "a unit released",
 ];
 
 /// What one run came to.

@@ -16,15 +16,16 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Reseal, Result, RetryOutcome,
-    SealedRow, Store, StorePart, Stretch, Trace, UnitStatus,
+    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, Page, Picked, QuarantineFilter,
+    QuarantineRow, Reseal, Result, RetryOutcome, SealedRow, Store, StorePart, Stretch, Trace,
 };
 
+use super::arrivals;
+use super::catalog;
 use super::dice::Dice;
-use super::history::{Claimed, Fact, Histories, History, Truth};
+use super::history::{Claimed, Histories, History, Truth};
 use super::life::Life;
 use super::plan::END_T;
-use super::spec::Content;
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -155,7 +156,7 @@ impl FaultyStore {
         for claim in &group.released {
             history.claims.remove(&claim.delivery);
         }
-        note_submissions(&mut history, group, committed, t);
+        arrivals::note(&mut history, group, committed, t);
         for job in &committed.jobs {
             let claimed = Claimed {
                 token: job.token,
@@ -241,6 +242,7 @@ impl FaultyStore {
         let mut history = self.history.lock();
         history.version = changed.version;
         history.line(t, format_args!("configuration {} by {}", changed.version, name(change)));
+        catalog::note_change(&mut history.catalogs, change);
         match change {
             Change::CreateSubscriber(new) => {
                 let spec = history.specs[&new.definition].clone();
@@ -309,43 +311,6 @@ fn note_result(history: &mut History, life: usize, finished: &Finished) {
     match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
         Some(sent) => sent.recorded = Some(finished.next.clone()),
         None => history.violation(format!("a result of delivery {delivery} that was not attempted")),
-    }
-}
-
-fn note_submissions(history: &mut History, group: &Group, committed: &Committed, t: i64) {
-    for (submission, result) in group.submissions.iter().zip(&committed.submissions) {
-        let Ok(statuses) = result else {
-            history.violation("a submission failed on its own account".to_owned());
-            continue;
-        };
-        for (routed, status) in submission.units.iter().zip(statuses) {
-            match status {
-                UnitStatus::Accepted => {}
-                UnitStatus::Duplicate => history.reach("a duplicate event"),
-                UnitStatus::Conflict => history.reach("a conflicting event"),
-            }
-            if *status != UnitStatus::Accepted {
-                continue;
-            }
-            for event in &routed.unit.events {
-                let key = (submission.project, event.source.clone(), event.id.clone());
-                let value = serde_json::from_slice(&event.body).expect("bodies are JSON");
-                let fact = Fact {
-                    key: key.clone(),
-                    content: Content::of(&value),
-                    body: event.body.clone(),
-                    version: history.version,
-                    t,
-                    now: group.now.as_ms(),
-                };
-                history.line(t, format_args!("accepts {}", event.id));
-                history.accepted.push(fact);
-                let index = history.accepted.len() - 1;
-                if history.index.insert(key, index).is_some() {
-                    history.violation(format!("P3 event {} was accepted twice", event.id));
-                }
-            }
-        }
     }
 }
 
@@ -470,6 +435,19 @@ impl Store for FaultyStore {
         numbers: Vec<DeliveryNo>,
     ) -> Result<Vec<DeliveryRow>> {
         self.inner.deliveries_among(project, numbers).await
+    }
+
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>> {
+        self.inner.quarantine(project, filter).await
+    }
+
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked> {
+        self.inner.pick(project, filter).await
+    }
+
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked> {
+        self.enter().await?;
+        self.inner.discard(project, filter, now).await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

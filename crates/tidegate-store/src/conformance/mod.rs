@@ -8,6 +8,7 @@ mod accept;
 mod backfill;
 pub(crate) mod bench;
 mod bodies;
+mod catalog;
 mod configuration;
 mod follow;
 mod group;
@@ -15,6 +16,7 @@ mod ids;
 mod lanes;
 mod listing;
 mod pages;
+mod quarantine;
 mod restart;
 mod results;
 mod retry;
@@ -82,6 +84,8 @@ pub fn cases() -> Vec<Case> {
         backfill::cases(),
         configuration::cases(),
         sealed::cases(),
+        catalog::cases(),
+        quarantine::cases(),
         listing::cases(),
         pages::cases(),
         follow::cases(),

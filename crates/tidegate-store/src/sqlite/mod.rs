@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 mod audit;
+mod catalog;
 mod checkpoint;
 mod commit;
 mod configuration;
@@ -15,6 +16,7 @@ mod deliveries;
 mod events;
 mod filter;
 mod lanes;
+mod quarantine;
 mod read;
 mod run;
 mod sealed;
@@ -31,8 +33,8 @@ use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Reseal, Result, RetryOutcome, SealedRow, Store,
-    StorePart, Stretch, Trace,
+    DeliveryRow, Error, EventFilter, EventRow, Group, Page, Picked, QuarantineFilter, QuarantineRow, Reseal,
+    Result, RetryOutcome, SealedRow, Store, StorePart, Stretch, Trace,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -49,8 +51,9 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
+    include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
     include_str!("../../migrations/sqlite/0004_breaker.sql"),
     include_str!("../../migrations/sqlite/0007_locking.sql"),
@@ -393,6 +396,21 @@ impl Store for SqliteStore {
         numbers: Vec<DeliveryNo>,
     ) -> Result<Vec<DeliveryRow>> {
         self.readers.read(move |conn| read::among(conn, project, numbers).map_err(failed)).await
+    }
+
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>> {
+        self.readers.read(move |conn| quarantine::list(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked> {
+        self.readers.read(move |conn| quarantine::pick(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked> {
+        self.write(self.calls, move |writer| {
+            quarantine::discard(writer, project, &filter, now).map_err(failed)
+        })
+        .await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

@@ -1,4 +1,4 @@
--- version 4
+-- version 5
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -13,6 +13,16 @@ CREATE TABLE attempts (
     total_us   INTEGER NOT NULL,
     response   TEXT,
     PRIMARY KEY (delivery, n)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE catalog (
+    project    INTEGER NOT NULL,
+    service    TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    version    INTEGER NOT NULL,             -- of the configuration, when this row last changed
+    definition TEXT,                         -- NULL: taken back
+    PRIMARY KEY (project, service, type)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -90,6 +100,18 @@ CREATE TABLE projects (
     id         TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     deleted_at INTEGER
+, catalog TEXT NOT NULL DEFAULT 'open') STRICT;
+CREATE TABLE quarantine (
+    no          INTEGER PRIMARY KEY,         -- in order of arrival
+    project     INTEGER NOT NULL,
+    id          TEXT NOT NULL,
+    source      TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    type        TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    detail      TEXT NOT NULL,
+    at          INTEGER NOT NULL,
+    unit        BLOB NOT NULL                -- the event and its sub-events, a JSON list of bodies
 ) STRICT;
 CREATE TABLE subscriber_versions (
     project    INTEGER NOT NULL,
@@ -114,6 +136,7 @@ CREATE TABLE subscribers (
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
 , previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, destination BLOB) STRICT;
+CREATE INDEX catalog_version ON catalog (version);
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
@@ -124,5 +147,7 @@ CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
+CREATE INDEX quarantine_project ON quarantine (project, no);
+CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);
 CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id);
 CREATE INDEX subscribers_version ON subscribers (version);

@@ -1,8 +1,10 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
+mod catalog;
 mod deliveries;
 mod keys;
 mod projects;
+mod quarantine;
 mod resource;
 mod send;
 mod serve;
@@ -85,6 +87,10 @@ enum Command {
     Subscribers(subscribers::SubscribersArgs),
     /// List, show or retry deliveries
     Deliveries(deliveries::DeliveriesArgs),
+    /// Declare the types of events that services send, and list them
+    Catalog(catalog::CatalogArgs),
+    /// List, release or discard what the catalog did not let in
+    Quarantine(quarantine::QuarantineArgs),
     /// Make, list or delete API keys
     Keys(keys::KeysArgs),
     /// Make or list projects
@@ -103,6 +109,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tail(args) => block_on(tail::run(args, &globals)),
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
+        Command::Catalog(args) => block_on(catalog::run(args, &globals)),
+        Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
     }
