@@ -16,6 +16,8 @@ pub type ProjectNo = i64;
 pub type SubscriberNo = i64;
 /// A job inside an installation.
 pub type JobNo = i64;
+/// A quarantined unit inside an installation, in order of arrival.
+pub type QuarantineNo = i64;
 /// One life of one process: leases name it.
 pub type Incarnation = i64;
 /// Counts changes of the configuration; each event carries the one it was routed by.

@@ -14,6 +14,8 @@ pub mod event;
 
 pub mod ingest;
 
+pub mod catalog;
+
 pub mod operator;
 
 pub mod subscriber;

@@ -6,6 +6,8 @@
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// One request. Sixteen full events, or ten thousand ordinary ones.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How far back a zstd body may refer, as a power of two: 8 MiB, which every decoder supports (RFC 8878).
+pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Events in one request, sub-events counted. Keeps one group commit short.
 pub const REQUEST_EVENTS_MAX: usize = 10_000;
 /// Nesting of JSON, counted from the event's own braces. Deeper input is an attack or a bug.
@@ -13,6 +15,8 @@ pub const JSON_DEPTH_MAX: usize = 64;
 
 /// Characters are counted in bytes of UTF-8 for every text below.
 pub const EVENT_ID_BYTES_MAX: usize = 256;
+/// An `idempotency-key` header, which becomes an event's id.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// `source` names a service; a URI fits.
 pub const SOURCE_BYTES_MAX: usize = 256;
 /// Event types, for example `order.paid`.
@@ -143,6 +147,8 @@ pub const JOB_IDS_MAX: usize = 1_000;
 pub const JOB_TYPES_MAX: usize = 100;
 /// Events or dead letters that a dry run looks at before it judges the rest by them: about a second's work.
 pub const DRY_RUN_ROWS_MAX: u64 = 100_000;
+/// Callers whose rate is remembered, for each of the two limits on requests: some hundred bytes each.
+pub const RATE_BUCKETS_MAX: usize = 32_768;
 
 /// Items of one page when the caller does not say.
 pub const PAGE_DEFAULT: usize = 50;
@@ -203,3 +209,30 @@ pub const STREAM_BYTES_MAX: usize = 256 * 1024;
 pub const METRICS_SUBSCRIBERS_MAX: usize = 500;
 /// Changes of deliveries that are remembered for streams, for all of them together: a few hundred kilobytes.
 pub const STREAM_CHANGES_MAX: usize = 4096;
+
+/// Event types that one project's catalog declares: each keeps a compiled schema in memory.
+pub const CATALOG_TYPES_PER_PROJECT_MAX: usize = 1_000;
+/// A schema as sent. Larger ones describe more than an event.
+pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// What a declared type says about itself.
+pub const CATALOG_DESCRIPTION_BYTES_MAX: usize = 4096;
+/// Schemas applied to one value from inside each other: references, `allOf` and the like.
+pub const SCHEMA_IN_PLACE_MAX: usize = 32;
+/// Levels of one check: each takes stack (3 KiB in an unoptimised build) on threads with the usual 2 MiB.
+pub const SCHEMA_DEPTH_MAX: usize = 256;
+/// Different regular expressions of one schema.
+pub const SCHEMA_REGEXES_MAX: usize = 32;
+/// Bytes of one compiled regular expression of a schema, and of what it remembers while it searches.
+pub const SCHEMA_REGEX_BYTES_MAX: usize = 64 * 1024;
+/// Steps that a check by a schema may take whatever the event's size, some ten nanoseconds each.
+pub const SCHEMA_STEPS_MIN: u64 = 2_000;
+/// Steps that a check may take for each byte of `data`: an ordinary schema takes less than one.
+pub const SCHEMA_STEPS_PER_BYTE: u64 = 8;
+/// How much of a value a finding repeats.
+pub const FINDING_VALUE_CHARS_MAX: usize = 60;
+/// Units that one call takes out of the quarantine.
+pub const QUARANTINE_UNITS_PER_CALL_MAX: usize = 1_000;
+/// Ids that one call about the quarantine may name.
+pub const QUARANTINE_IDS_MAX: usize = 1_000;
+/// How far ahead of the server's clock an event's `time` may be: a wrong zone, not a wrong year.
+pub const TIME_AHEAD_MAX_MS: u64 = 24 * 3_600_000;

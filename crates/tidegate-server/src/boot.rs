@@ -180,8 +180,11 @@ fn door(settings: &Settings, app: &Arc<App>) -> Door {
             "few open files are allowed: raise `ulimit -n` (LimitNOFILE of a systemd unit) for more connections"
         );
     }
+    let router = api::router(Arc::clone(app));
+    let is_limited = settings.rates.is_any();
     Door {
-        router: api::router(Arc::clone(app)),
+        router: if is_limited { api::limited(router, app, settings.rates) } else { router },
+        tells_peers: settings.rates.per_address.is_some(),
         clock: app.parts.clock.clone(),
         certificate: app.certificate.clone(),
         terms,

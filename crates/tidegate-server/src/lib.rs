@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod boot;
+mod catalogs;
 pub mod clock;
 pub mod disk;
 pub mod entropy;

@@ -39,6 +39,9 @@ pub struct Metrics {
     accepted: Counter,
     duplicates: Counter,
     conflicts: Counter,
+    quarantined: Counter,
+    deprecated: Counter,
+    requests_limited: Counter,
     delivered: Counter,
     failed: Family<Outcome, Counter>,
     delivery_seconds: Histogram,
@@ -75,6 +78,9 @@ impl Default for Metrics {
             accepted: Counter::default(),
             duplicates: Counter::default(),
             conflicts: Counter::default(),
+            quarantined: Counter::default(),
+            deprecated: Counter::default(),
+            requests_limited: Counter::default(),
             delivered: Counter::default(),
             failed: Family::default(),
             delivery_seconds: Histogram::new(SECONDS),
@@ -112,6 +118,13 @@ impl Metrics {
             "Events whose id was taken by other content",
             self.conflicts.clone(),
         );
+        registry.register(
+            "events_quarantined",
+            "Events that the catalog did not let in",
+            self.quarantined.clone(),
+        );
+        registry.register("events_deprecated", "Events of deprecated types", self.deprecated.clone());
+        registry.register("requests_limited", "Requests that came too soon", self.requests_limited.clone());
         registry.register("deliveries_delivered", "Deliveries that arrived", self.delivered.clone());
         registry.register("attempts_failed", "Attempts that failed, by why", self.failed.clone());
         registry.register("delivery_seconds", "From acceptance to arrival", self.delivery_seconds.clone());
@@ -174,6 +187,8 @@ impl Metrics {
             UnitStatus::Accepted => self.accepted.inc(),
             UnitStatus::Duplicate => self.duplicates.inc(),
             UnitStatus::Conflict => self.conflicts.inc(),
+            UnitStatus::Quarantined(_) => self.quarantined.inc(),
+            UnitStatus::Gone => 0,
         };
     }
 
@@ -191,6 +206,16 @@ impl Metrics {
     pub fn connected(&self) -> Connected {
         self.connections.inc();
         Connected(self.connections.clone())
+    }
+
+    /// A request came too soon.
+    pub fn request_limited(&self) {
+        self.requests_limited.inc();
+    }
+
+    /// Units of deprecated types came in.
+    pub fn deprecated(&self, units: usize) {
+        self.deprecated.inc_by(units as u64);
     }
 
     /// An attempt has ended: there were so many `before` it.

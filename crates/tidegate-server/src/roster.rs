@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_core::catalog::Catalog;
 use tidegate_core::egress::{Policy, Url};
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
@@ -29,6 +30,8 @@ use tokio::sync::{Notify, RwLock};
 /// Secrets moved to another master key in one transaction: others write in between.
 const RESEALED_AT_ONCE: usize = 256;
 
+use crate::catalogs::{self, Catalogs};
+
 /// One configuration version, ready for use.
 #[derive(Default)]
 pub struct Roster {
@@ -42,6 +45,7 @@ pub struct Roster {
     endpoints: BTreeMap<SubscriberNo, Arc<Endpoint>>,
     by_id: BTreeMap<(ProjectNo, String), SubscriberNo>,
     routers: BTreeMap<ProjectNo, Arc<Router>>,
+    catalogs: Catalogs,
 }
 
 /// Whoever shows a key.
@@ -129,6 +133,11 @@ impl Roster {
     /// Who gets a project's events; `None` when nobody does.
     pub fn router(&self, project: ProjectNo) -> Option<&Arc<Router>> {
         self.routers.get(&project)
+    }
+
+    /// What a project's events are judged by; `None` when it takes everything.
+    pub fn catalog(&self, project: ProjectNo) -> Option<&Arc<Catalog>> {
+        self.catalogs.get(&project)
     }
 }
 
@@ -296,6 +305,7 @@ impl Rosters {
             version: news.version,
             holders: news.keys.iter().filter_map(holder).collect(),
             keys: news.keys,
+            catalogs: catalogs::follow(&old.catalogs, &news.projects, news.types),
             projects: news.projects.into_iter().map(|project| (project.id.clone(), project)).collect(),
             endpoints: old.endpoints.clone(),
             by_id: old.by_id.clone(),

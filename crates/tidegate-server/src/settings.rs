@@ -14,8 +14,10 @@ use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
 use tidegate_core::limits::{DISK_RESERVE_DEFAULT_BYTES, ORIGIN_BYTES_MAX};
+use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
 
+use crate::api::RequestRates;
 use crate::listen::Terms;
 use crate::listen::tls::TlsFiles;
 
@@ -117,6 +119,10 @@ pub struct LimitsSection {
     pub connections_per_address: Option<usize>,
     /// TLS handshakes at once.
     pub handshakes: Option<usize>,
+    /// Requests of one key, such as `100/s`; absent means any number.
+    pub requests_per_key: Option<Rate>,
+    /// Requests of one address.
+    pub requests_per_address: Option<Rate>,
 }
 
 /// `timeouts:` of connections; what they mean stands with [`Terms`].
@@ -173,6 +179,8 @@ pub struct Settings {
     pub tls: Option<TlsFiles>,
     /// What is asked of connections.
     pub terms: Terms,
+    /// How often one may ask.
+    pub rates: RequestRates,
 }
 
 /// Settings that can not be used; the text says which and what to do.
@@ -256,6 +264,10 @@ impl File {
             master_key_previous: master_key_previous.map(parse_master_key).transpose()?,
             tls: self.tls.settle()?,
             terms: terms(&self.limits, &self.timeouts)?,
+            rates: RequestRates {
+                per_key: self.limits.requests_per_key,
+                per_address: self.limits.requests_per_address,
+            },
         })
     }
 }
@@ -288,6 +300,8 @@ impl LimitsSection {
             connections: over.connections.or(self.connections),
             connections_per_address: over.connections_per_address.or(self.connections_per_address),
             handshakes: over.handshakes.or(self.handshakes),
+            requests_per_key: over.requests_per_key.or(self.requests_per_key),
+            requests_per_address: over.requests_per_address.or(self.requests_per_address),
         }
     }
 }

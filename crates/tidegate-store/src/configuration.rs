@@ -1,5 +1,6 @@
 //! The configuration as the store keeps it, and the ways to change it.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
@@ -15,6 +16,8 @@ pub struct Configuration {
     pub keys: Vec<KeyRow>,
     /// Subscribers changed since the version asked for, the deleted ones among them.
     pub subscribers: Vec<SubscriberRow>,
+    /// Declared types changed since the version asked for, those taken back among them.
+    pub types: Vec<TypeRow>,
 }
 
 /// A project.
@@ -24,8 +27,27 @@ pub struct ProjectRow {
     pub no: ProjectNo,
     /// Outside.
     pub id: String,
+    /// What becomes of types that nobody declared.
+    pub catalog: Mode,
     /// Since when.
     pub created_at: Timestamp,
+}
+
+/// A declared type of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeRow {
+    /// Whose.
+    pub project: ProjectNo,
+    /// The source of such events.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// What it is, as JSON; absent when it was taken back.
+    pub definition: Option<String>,
 }
 
 /// An API key, of which only the hash is known.
@@ -189,6 +211,15 @@ pub enum Change {
     CreateProject {
         /// Outside.
         id: String,
+        /// What becomes of types that nobody declared.
+        catalog: Mode,
+    },
+    /// Changes a tenant.
+    UpdateProject {
+        /// Which.
+        no: ProjectNo,
+        /// What becomes of types that nobody declared.
+        catalog: Mode,
     },
     /// Ends a tenant that has no subscribers left.
     DeleteProject {
@@ -215,6 +246,26 @@ pub enum Change {
         /// To what.
         update: SubscriberUpdate,
     },
+    /// Declares a type of events, or declares it anew.
+    PutType {
+        /// Whose.
+        project: ProjectNo,
+        /// The source of such events.
+        service: String,
+        /// Their type.
+        type_name: String,
+        /// What it is, as JSON.
+        definition: String,
+    },
+    /// Takes a type back.
+    DeleteType {
+        /// Whose.
+        project: ProjectNo,
+        /// The source of such events.
+        service: String,
+        /// Their type.
+        type_name: String,
+    },
     /// Ends a subscriber; its unsent deliveries are cancelled with it.
     DeleteSubscriber {
         /// Whose.
@@ -231,6 +282,8 @@ pub struct Changed {
     pub version: Version,
     /// The project or subscriber that was created or changed.
     pub no: i64,
+    /// Whether it was created, where that is not plain from the change itself.
+    pub created: bool,
 }
 
 /// Which secret of a subscriber.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
+use tidegate_core::catalog::{Finding, Reason};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::schedule::fits;
@@ -59,6 +60,20 @@ pub struct RoutedUnit {
     pub routes: Vec<Vec<Route>>,
     /// Per event of the unit: its look-up key.
     pub keys: Vec<i64>,
+    /// Whether the catalog lets it in.
+    pub admission: Admission,
+}
+
+/// Whether a unit that is not there yet comes in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// It does.
+    #[default]
+    Granted,
+    /// It goes to the quarantine instead.
+    Refused(Box<Finding>),
+    /// It comes out of the quarantine, which it leaves unless its id is taken by other content.
+    Released(QuarantineNo),
 }
 
 /// What became of a unit.
@@ -70,6 +85,10 @@ pub enum UnitStatus {
     Duplicate,
     /// Its id was there already, with other content. Nothing changed.
     Conflict,
+    /// It is in the quarantine, since now or since an earlier time.
+    Quarantined(Reason),
+    /// It was to be released and is not in the quarantine any more. Nothing changed.
+    Gone,
 }
 
 /// The right to act on a delivery: valid until it is claimed again.

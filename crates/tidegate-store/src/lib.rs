@@ -24,18 +24,18 @@ use tidegate_core::time::Timestamp;
 
 pub use configuration::{
     Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal, SealedRow,
-    SecretKind, SubscriberRow, SubscriberUpdate, VerificationRow, VerificationUpdate,
+    SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Replay, Room, RoutedUnit, Submission,
-    UnitStatus,
+    Admission, BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Replay, Room, RoutedUnit,
+    Submission, UnitStatus,
 };
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use read::{
-    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, RetryOutcome, StorePart,
-    Stretch, Trace, TraceRule, Triggered,
+    AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
+    QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule, Triggered,
 };
 
 /// What can go wrong that the caller can act on.
@@ -78,7 +78,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Changes the configuration and moves its version by one.
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
-    /// The configuration in force; of subscribers only those that changed after `since`.
+    /// The configuration in force; of subscribers and declared types only those that changed after `since`.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
     /// Everything that is sealed with a master key, what was deleted aside.
     async fn sealed(&self) -> Result<Vec<SealedRow>>;
@@ -153,6 +153,13 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<DeliveryRow>>;
     /// How many deliveries are exhausted; counts no further than `at_most`.
     async fn dead_letters(&self, at_most: u64) -> Result<u64>;
+    /// Quarantined units, newest first. Their events are not read.
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>>;
+    /// Quarantined units with their events, oldest first, for release: as many as the filter's limit and
+    /// `REQUEST_BYTES_MAX` allow, but at least one.
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked>;
+    /// Takes quarantined units away for good, oldest first, as many as the filter's limit allows.
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked>;
     /// How much waits, for metrics.
     async fn backlog(&self) -> Result<Backlog>;
     /// How much waits for each subscriber that is not deleted, for metrics.

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
+use tidegate_core::catalog::Reason;
 use tidegate_core::delivery::Status;
-use tidegate_core::event::Event;
-use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo, Version};
+use tidegate_core::event::{Event, Unit};
+use tidegate_core::id::{DeliveryNo, Lane, QuarantineNo, Seq, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 
 /// A part of a list, and where to go on.
@@ -143,6 +144,55 @@ pub struct Triggered {
     pub subscribers: Vec<SubscriberNo>,
     /// There were no more of them than one trigger takes.
     pub is_complete: bool,
+}
+
+/// Which quarantined units.
+#[derive(Clone, Debug, Default)]
+pub struct QuarantineFilter {
+    /// With one of these ids; none means any.
+    pub ids: Vec<String>,
+    /// From this source.
+    pub source: Option<String>,
+    /// Of this type.
+    pub type_name: Option<String>,
+    /// For this reason.
+    pub reason: Option<Reason>,
+    /// Beyond this one, in the order of the list.
+    pub beyond: Option<QuarantineNo>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A quarantined unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantineRow {
+    /// Order of arrival.
+    pub no: QuarantineNo,
+    /// The id of its event.
+    pub id: String,
+    /// Its source.
+    pub source: String,
+    /// Its type.
+    pub type_name: String,
+    /// Why it is here.
+    pub reason: Reason,
+    /// The same for people.
+    pub detail: String,
+    /// Since when.
+    pub at: Timestamp,
+    /// Its events, where they were asked for.
+    pub unit: Option<Unit>,
+}
+
+/// Quarantined units that something is done with, and what it leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picked {
+    /// Oldest first.
+    pub units: Vec<QuarantineRow>,
+    /// Units that the filter asks for beyond these, as far as was looked.
+    pub remaining: u64,
+    /// Pass it as `beyond` to go on; absent at the end.
+    pub next: Option<QuarantineNo>,
 }
 
 /// What a manual retry found.

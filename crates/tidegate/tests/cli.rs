@@ -248,7 +248,7 @@ fn trace_passes_the_answer_on_byte_for_byte() {
 
 #[test]
 fn resources_speak_to_their_paths() {
-    let cases: [(&[&str], &str, &str); 12] = [
+    let cases: [(&[&str], &str, &str); 21] = [
         (
             &["keys", "create", "--project", "p1", "--role", "publisher", "--name", "shop"],
             "POST /v1/keys",
@@ -266,6 +266,23 @@ fn resources_speak_to_their_paths() {
             "POST /v1/subscribers",
             r#"{"destination":{"kind":"webhook","url":"https://e.com/h"},"match":{"types":["a","b.*"]},"name":"n"}"#,
         ),
+        (
+            &["projects", "update", "p1", "--catalog", "open"],
+            "PATCH /v1/projects/p1",
+            r#"{"catalog":"open"}"#,
+        ),
+        (&["catalog", "list"], "GET /v1/catalog/services", ""),
+        (&["catalog", "list", "a/b", "--limit", "2"], "GET /v1/catalog/services/a%2Fb?limit=2", ""),
+        (&["catalog", "get", "shop", "t"], "GET /v1/catalog/services/shop/types/t", ""),
+        (
+            &["catalog", "put", "shop", "t", "--deprecated", "--replaced-by", "u", "--description", "d"],
+            "PUT /v1/catalog/services/shop/types/t",
+            r#"{"deprecated":{"replaced_by":"u"},"description":"d"}"#,
+        ),
+        (&["catalog", "delete", "shop", "t"], "DELETE /v1/catalog/services/shop/types/t", ""),
+        (&["quarantine", "list", "--reason", "FUTURE_TIME"], "GET /v1/quarantine?reason=FUTURE_TIME", ""),
+        (&["quarantine", "release", "a", "b"], "POST /v1/quarantine/release", r#"{"ids":["a","b"]}"#),
+        (&["quarantine", "discard", "--type", "t"], "POST /v1/quarantine/discard", r#"{"type":"t"}"#),
         (&["subscribers", "get", "sub_1"], "GET /v1/subscribers/sub_1", ""),
         (&["subscribers", "pause", "sub_1"], "POST /v1/subscribers/sub_1/pause", ""),
         (&["subscribers", "delete", "sub_1"], "DELETE /v1/subscribers/sub_1", ""),
@@ -294,6 +311,9 @@ fn wrong_command_lines_exit_with_2_before_anything_is_sent() {
         &["keys", "create", "--role", "king"],
         &["deliveries", "list", "--status", "lost"],
         &["trace", "e1", "--url", "localhost:8700"],
+        &["quarantine", "release"],
+        &["quarantine", "release", "--all", "--type", "t"],
+        &["catalog", "put", "shop", "t", "--replaced-by", "u"],
         &["nonsense"],
     ] {
         exits(&tidegate(&api.url, args), 2);

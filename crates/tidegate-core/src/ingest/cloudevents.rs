@@ -54,6 +54,7 @@ fn one(text: &str, assembler: &mut Assembler<'_>) -> Result<Unit, Refusal> {
 /// One CloudEvent whose attributes are headers and whose data is the body.
 pub(super) fn binary(
     request: &Request<'_>,
+    key: Option<&str>,
     now: Timestamp,
     chance: &mut dyn FnMut() -> u128,
 ) -> Result<Unit, Refusal> {
@@ -64,7 +65,7 @@ pub(super) fn binary(
     let body = request.body.as_ref();
     let json = request.content_type.is_none_or(media::is_json);
     let scan = if json { crate::json::scan(body) } else { crate::json::Scan::default() };
-    let mut assembler = Assembler::new(now, chance, scan.spaced);
+    let mut assembler = Assembler::new(now, chance, scan.spaced).keyed(key);
     assembler.fits(body.len())?;
     if json && !body.iter().all(u8::is_ascii_whitespace) {
         // The event's own braces, which binary mode leaves out, count as one level.

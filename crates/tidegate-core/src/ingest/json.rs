@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 
 use super::check_depth;
 use super::draft::{Draft, Listed};
+use super::key::not_for_many;
 use super::refusal::{Refusal, RefusalKind, read};
 use super::unit::{Assembler, too_many_events};
 use crate::event::Unit;
@@ -22,6 +23,9 @@ pub(super) fn one_or_many(
     }
     if text.starts_with('[') {
         check_depth(depth, limits::JSON_DEPTH_MAX + 1)?;
+        if assembler.has_key() {
+            return Err(not_for_many());
+        }
         return each(text, |item| one(item, assembler));
     }
     check_depth(depth, limits::JSON_DEPTH_MAX)?;

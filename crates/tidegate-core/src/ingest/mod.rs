@@ -9,6 +9,7 @@ mod cloudevents;
 mod draft;
 mod extensions;
 mod json;
+mod key;
 mod media;
 mod refusal;
 mod rules;
@@ -20,6 +21,7 @@ mod tests;
 use bytes::Bytes;
 
 pub use self::refusal::{Refusal, RefusalKind};
+pub(crate) use self::rules::name as check_name;
 
 use self::media::Mode;
 use self::unit::Assembler;
@@ -32,7 +34,7 @@ use crate::time::Timestamp;
 pub struct Request<'a> {
     /// The `content-type` header; absent means JSON.
     pub content_type: Option<&'a str>,
-    /// The headers whose names begin with `ce-`, names in lower case. Others are ignored.
+    /// The headers whose names begin with `ce-`, and `idempotency-key`, names in lower case. Others are ignored.
     pub headers: &'a [(&'a str, &'a [u8])],
     /// The whole body.
     pub body: &'a Bytes,
@@ -55,12 +57,13 @@ pub fn decode(
         );
         return Err(Refusal::new(RefusalKind::TooLarge, "request_too_large", detail));
     }
+    let key = key::read(request, mode)?;
     if mode == Mode::Binary {
-        return cloudevents::binary(request, now, chance).map(|unit| vec![unit]);
+        return cloudevents::binary(request, key.as_deref(), now, chance).map(|unit| vec![unit]);
     }
     let text = utf8(request.body)?;
     let scan = crate::json::scan(text.as_bytes());
-    let mut assembler = Assembler::new(now, chance, scan.spaced);
+    let mut assembler = Assembler::new(now, chance, scan.spaced).keyed(key.as_deref());
     match mode {
         Mode::Lines => json::lines(text, &mut assembler),
         Mode::Plain => json::one_or_many(text, scan.depth, &mut assembler),

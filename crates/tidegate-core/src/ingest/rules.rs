@@ -9,7 +9,7 @@ use crate::operator;
 use crate::time::Timestamp;
 
 /// `source` and `type` are matched against patterns, so they can hold neither `*` nor white space.
-pub(super) fn name(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
+pub(crate) fn name(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
     text(field, value, max)?;
     if value.bytes().any(|byte| byte == b'*' || byte == b' ')
         || (!value.is_ascii() && value.contains(char::is_whitespace))

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::draft::Draft;
+use super::key::not_the_id;
 use super::refusal::{Refusal, RefusalKind};
 use super::{extensions, rules};
 use crate::event::{self, Data, Event, Fields, Fingerprinter, Unit};
@@ -23,6 +24,8 @@ pub(super) struct Assembler<'a> {
     spaced: bool,
     /// Events this request may still hold.
     room: usize,
+    /// The id of an event that has none.
+    key: Option<&'a str>,
 }
 
 /// What a sub-event has from the event it stands in.
@@ -34,7 +37,17 @@ struct Parent<'a> {
 
 impl<'a> Assembler<'a> {
     pub(super) fn new(now: Timestamp, chance: &'a mut dyn FnMut() -> u128, spaced: bool) -> Self {
-        Self { now, chance, spaced, room: limits::REQUEST_EVENTS_MAX }
+        Self { now, chance, spaced, room: limits::REQUEST_EVENTS_MAX, key: None }
+    }
+
+    /// The same, for a request that names the id of its one event.
+    pub(super) fn keyed(mut self, key: Option<&'a str>) -> Self {
+        self.key = key;
+        self
+    }
+
+    pub(super) fn has_key(&self) -> bool {
+        self.key.is_some()
     }
 
     /// Refuses an event of too many bytes, counted as sent; asked before it is parsed.
@@ -54,7 +67,11 @@ impl<'a> Assembler<'a> {
         let source = draft.source.as_deref().ok_or_else(|| Refusal::missing("source"))?;
         rules::name("source", source, limits::SOURCE_BYTES_MAX)?;
         rules::source(source)?;
-        let id = match draft.id.as_deref() {
+        let sent_id = draft.id.as_deref().or(self.key);
+        if self.key.is_some_and(|key| sent_id != Some(key)) {
+            return Err(not_the_id());
+        }
+        let id = match sent_id {
             Some(id) => {
                 rules::text("id", id, limits::EVENT_ID_BYTES_MAX)?;
                 Cow::Borrowed(id)
@@ -66,7 +83,7 @@ impl<'a> Assembler<'a> {
             None => Vec::new(),
         };
         let mut unit = Building { events: Vec::with_capacity(1), print: Fingerprinter::default() };
-        unit.print.field(draft.id.as_deref().map(str::as_bytes));
+        unit.print.field(sent_id.map(str::as_bytes));
         unit.print.field(Some(source.as_bytes()));
         let sent = draft.time.as_deref().map(|time| rules::time("time", time)).transpose()?;
         let time = sent.unwrap_or_else(|| Cow::Owned(self.now.to_string()));

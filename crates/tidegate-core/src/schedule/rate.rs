@@ -36,6 +36,18 @@ impl Bucket {
         self.due_us = due_us + self.interval_us;
         Ok(())
     }
+
+    /// How many may be taken right now.
+    pub fn left(&self, now: Timestamp) -> u32 {
+        let ahead_us = self.due_us.max(us(now)) - us(now);
+        let room_us = self.tolerance_us - ahead_us;
+        if room_us < 0 { 0 } else { u32::try_from(room_us / self.interval_us + 1).unwrap_or(u32::MAX) }
+    }
+
+    /// How long until it is full again.
+    pub fn refilled_in(&self, now: Timestamp) -> Duration {
+        Duration::from_micros((self.due_us - us(now)).max(0).unsigned_abs())
+    }
 }
 
 fn us(time: Timestamp) -> i64 {

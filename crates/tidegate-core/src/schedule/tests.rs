@@ -38,6 +38,20 @@ fn at(ms: i64) -> Timestamp {
 }
 
 #[test]
+fn a_bucket_tells_what_is_left() {
+    let now = Timestamp::from_ms(1_000);
+    let mut bucket = Bucket::new(Rate::parse("3/s").unwrap(), now);
+    for left in [3, 2, 1, 0] {
+        assert_eq!(bucket.left(now), left);
+        assert_eq!(bucket.take(now).is_ok(), left > 0);
+    }
+    assert_eq!(bucket.refilled_in(now).as_millis(), 999);
+    let later = Timestamp::from_ms(1_340);
+    assert_eq!(bucket.left(later), 1);
+    assert_eq!(bucket.left(Timestamp::from_ms(9_000)), 3, "never more than a burst");
+}
+
+#[test]
 fn subscribers_take_turns_whoever_came_first() {
     let mut schedule = Schedule::default();
     for subscriber in 1..=3 {

@@ -21,7 +21,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    pub(super) fn new(code: &'static str, field: &str, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &'static str, field: &str, detail: impl Into<String>) -> Self {
         Self { code, field: Some(field.to_owned()), detail: detail.into(), syntax: false }
     }
 

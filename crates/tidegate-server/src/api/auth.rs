@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use http::StatusCode;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::key::{self, Role};
 
@@ -94,11 +94,15 @@ impl FromRequestParts<Arc<App>> for Caller {
 }
 
 fn holder(parts: &Parts, roster: &Roster) -> Option<([u8; 32], Holder)> {
-    let header = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let key = presented(&parts.headers)?;
+    roster.holder(&key).map(|holder| (key, holder))
+}
+
+/// The hash of the key that a request shows.
+pub(super) fn presented(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let header = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = header.split_once(' ')?;
-    let is_bearer = scheme.eq_ignore_ascii_case("bearer");
-    let key = key::hash(token.trim());
-    roster.holder(&key).filter(|_| is_bearer).map(|holder| (key, holder))
+    scheme.eq_ignore_ascii_case("bearer").then(|| key::hash(token.trim()))
 }
 
 fn project(roster: &Roster, holder: Holder, named: Option<&str>) -> Option<ProjectNo> {

@@ -14,8 +14,9 @@ use tidegate_core::ingest::Request;
 use tidegate_store::{EventFilter, EventRow, UnitStatus};
 
 use super::auth::Caller;
+use super::encoding::read_encoded_body;
 use super::problem::{Answer, Problem};
-use super::request::{Query, Segment, cursor, read_body};
+use super::request::{Query, Segment, cursor};
 use super::{App, json_text};
 use crate::pipeline::ingest::Receipt;
 use crate::pipeline::persist::Unavailable;
@@ -33,7 +34,7 @@ async fn accept(app: &App, request: extract::Request) -> Answer {
     let caller = Caller::of(&parts, app)?;
     caller.must_publish()?;
     let ingest = &app.pipeline.ingest;
-    let (body, _room) = read_body(&parts.headers, body, ingest).await?;
+    let (body, _room) = read_encoded_body(&parts.headers, body, ingest).await?;
     if app.disk.is_low(body.len() as u64, app.parts.clock.now()) {
         let detail =
             "the disk is nearly full: nothing new is accepted until there is room; send it again later";
@@ -42,18 +43,21 @@ async fn accept(app: &App, request: extract::Request) -> Answer {
     let units = ingest.decode(&as_request(&parts.headers, &collect_ce(&parts.headers), &body))?;
     // Nothing borrows from the connection's buffer any more: the next request finds it free.
     drop((parts, body));
+    let warnings = ingest.warnings(caller.project, &units);
     match ingest.accept(caller.project, units).await {
-        Ok(receipt) => Ok(answer(&receipt)),
-        Err(Unavailable) => Err(Problem::unavailable(
-            "store_unavailable",
-            "the store does not answer; send it again with the same ids",
-        )),
+        Ok(receipt) => Ok(answer(&receipt, &warnings)),
+        Err(Unavailable) => Err(store_unavailable()),
     }
 }
 
-/// The headers that carry attributes of a CloudEvent in binary mode.
+pub(super) fn store_unavailable() -> Problem {
+    Problem::unavailable("store_unavailable", "the store does not answer; send it again with the same ids")
+}
+
+/// The headers that carry attributes of a CloudEvent in binary mode, and the one that may carry an event's id.
 fn collect_ce(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
-    let ce = headers.iter().filter(|(name, _)| name.as_str().starts_with("ce-"));
+    let is_wanted = |name: &str| name.starts_with("ce-") || name == "idempotency-key";
+    let ce = headers.iter().filter(|(name, _)| is_wanted(name.as_str()));
     ce.map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
 }
 
@@ -62,15 +66,17 @@ fn as_request<'a>(headers: &'a HeaderMap, ce: &'a [(&'a str, &'a [u8])], body: &
     Request { content_type, headers: ce, body }
 }
 
-fn status_name(status: UnitStatus) -> &'static str {
+pub(super) fn status_name(status: UnitStatus) -> &'static str {
     match status {
         UnitStatus::Accepted => "accepted",
         UnitStatus::Duplicate => "duplicate",
         UnitStatus::Conflict => "conflict",
+        UnitStatus::Quarantined(_) => "quarantined",
+        UnitStatus::Gone => "gone",
     }
 }
 
-fn answer(receipt: &Receipt) -> Response {
+fn answer(receipt: &Receipt, warnings: &[Option<String>]) -> Response {
     let count = |wanted| receipt.iter().filter(|(_, status)| *status == wanted).count();
     if let [(id, UnitStatus::Conflict)] = receipt.as_slice() {
         let results = json!([{ "id": id, "status": "conflict", "reason": CONFLICT }]);
@@ -86,16 +92,27 @@ fn answer(receipt: &Receipt) -> Response {
     let mut text = String::with_capacity(96 + receipt.len() * 64);
     let (accepted, duplicates) = (count(UnitStatus::Accepted), count(UnitStatus::Duplicate));
     let conflicts = count(UnitStatus::Conflict);
+    let is_quarantined = |status: &UnitStatus| matches!(status, UnitStatus::Quarantined(_));
+    let quarantined = receipt.iter().filter(|(_, status)| is_quarantined(status)).count();
     let _ = write!(
         text,
-        "{{\"accepted\":{accepted},\"duplicates\":{duplicates},\"conflicts\":{conflicts},\"quarantined\":0,\"results\":["
+        "{{\"accepted\":{accepted},\"duplicates\":{duplicates},\"conflicts\":{conflicts},\"quarantined\":{quarantined},\"results\":["
     );
     for (index, (id, status)) in receipt.iter().enumerate() {
         let id = serde_json::to_string(id).expect("text is always JSON");
         let comma = if index == 0 { "" } else { "," };
         let _ = write!(text, "{comma}{{\"id\":{id},\"status\":\"{}\"", status_name(*status));
-        if *status == UnitStatus::Conflict {
-            let _ = write!(text, ",\"reason\":\"{CONFLICT}\"");
+        let reason = match status {
+            UnitStatus::Conflict => CONFLICT,
+            UnitStatus::Quarantined(reason) => reason.name(),
+            _ => "",
+        };
+        if !reason.is_empty() {
+            let _ = write!(text, ",\"reason\":\"{reason}\"");
+        }
+        if let Some(Some(warning)) = warnings.get(index) {
+            let warning = serde_json::to_string(warning).expect("text is always JSON");
+            let _ = write!(text, ",\"warning\":{warning}");
         }
         text.push('}');
     }

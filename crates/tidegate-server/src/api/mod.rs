@@ -1,7 +1,9 @@
 //! The HTTP API: one file per resource, errors as RFC 9457, every route in one table.
 
 mod auth;
+mod catalog;
 mod deliveries;
+mod encoding;
 mod events;
 mod health;
 mod jobs;
@@ -10,6 +12,8 @@ mod master_key;
 mod openapi;
 mod problem;
 mod projects;
+mod quarantine;
+mod rates;
 mod replay;
 mod request;
 mod rotate;
@@ -41,6 +45,7 @@ use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
 use health::Troubles;
 use problem::Problem;
+pub use rates::{Peer, RequestRates, limited};
 use request::cursor;
 
 /// What every handler can reach.
@@ -142,7 +147,16 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/jobs/{id}/stop", jobs::stop),
         route(M::POST, "/v1/projects", projects::create),
         route(M::GET, "/v1/projects", projects::list),
+        route(M::PATCH, "/v1/projects/{id}", projects::patch),
         route(M::DELETE, "/v1/projects/{id}", projects::delete),
+        route(M::GET, "/v1/catalog/services", catalog::services),
+        route(M::GET, "/v1/catalog/services/{service}", catalog::types),
+        route(M::PUT, "/v1/catalog/services/{service}/types/{type}", catalog::put),
+        route(M::GET, "/v1/catalog/services/{service}/types/{type}", catalog::get),
+        route(M::DELETE, "/v1/catalog/services/{service}/types/{type}", catalog::delete),
+        route(M::GET, "/v1/quarantine", quarantine::list),
+        route(M::POST, "/v1/quarantine/release", quarantine::release),
+        route(M::POST, "/v1/quarantine/discard", quarantine::discard),
         route(M::POST, "/v1/keys", keys::create),
         route(M::GET, "/v1/keys", keys::list),
         route(M::DELETE, "/v1/keys/{id}", keys::delete),
@@ -152,6 +166,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/readyz", health::readyz),
         route(M::GET, "/metrics", health::metrics),
         route(M::GET, "/openapi.json", openapi::get),
+        route(M::GET, "/asyncapi.json", catalog::asyncapi),
     ]
 }
 

@@ -3,7 +3,7 @@
 //! A [`Problem`] is for the caller. What is our own fault is logged and answered without detail.
 
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 use tidegate_core::ingest::{Refusal, RefusalKind};
@@ -88,6 +88,9 @@ impl IntoResponse for Problem {
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNSUPPORTED_MEDIA_TYPE if self.code == "encoding_unsupported" => {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd"));
             }
             _ => {}
         }

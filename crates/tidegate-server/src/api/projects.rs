@@ -7,6 +7,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate_core::catalog::Mode;
 use tidegate_core::limits::PROJECT_ID_BYTES_MAX;
 use tidegate_store::{Change, ProjectRow};
 
@@ -23,13 +24,29 @@ struct NewProject {
     catalog: Catalog,
 }
 
-/// What becomes of events whose type nobody declared: in an open catalog they are accepted like all others.
-#[derive(Default, Deserialize)]
+/// What a change of a project sets.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProjectPatch {
+    catalog: Option<Catalog>,
+}
+
+/// What becomes of events whose type nobody declared: accepted (open) or quarantined (strict).
+#[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Catalog {
     #[default]
     Open,
     Strict,
+}
+
+impl From<Catalog> for Mode {
+    fn from(catalog: Catalog) -> Self {
+        match catalog {
+            Catalog::Open => Self::Open,
+            Catalog::Strict => Self::Strict,
+        }
+    }
 }
 
 /// Creates a project.
@@ -42,20 +59,14 @@ pub(super) async fn create(
     caller.must_operate()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let NewProject { id, catalog } = super::request::parse(&body)?;
-    if matches!(catalog, Catalog::Strict) {
-        let detail = "this version has open catalogs only: leave `catalog` out or say \"open\"";
-        return Err(Problem::invalid("catalog_unsupported", "catalog", detail));
-    }
     let is_valid = (1..=PROJECT_ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
     if !is_valid {
         let detail = format!("use 1 to {PROJECT_ID_BYTES_MAX} of a-z, 0-9, - and _");
         return Err(Problem::invalid("project_id_invalid", "id", detail));
     }
-    app.change(Change::CreateProject { id: id.clone() }).await?;
-    let roster = app.parts.rosters.current();
-    let project = roster.projects.get(&id).ok_or_else(|| Problem::not_found("project"))?;
-    Ok(json_answer(StatusCode::CREATED, &shown(project)))
+    app.change(Change::CreateProject { id: id.clone(), catalog: catalog.into() }).await?;
+    shown_by_id(&app, StatusCode::CREATED, &id)
 }
 
 /// All projects, oldest first.
@@ -73,6 +84,25 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     Ok(page_answer(&items, next))
 }
 
+/// Changes a project.
+pub(super) async fn patch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Segment(id): Segment,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_operate()?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let ProjectPatch { catalog } = super::request::parse(&body)?;
+    let no = app.parts.rosters.current().projects.get(&id).map(|project| project.no);
+    let no = no.ok_or_else(|| Problem::not_found("project"))?;
+    if let Some(catalog) = catalog {
+        app.change(Change::UpdateProject { no, catalog: catalog.into() }).await?;
+    }
+    shown_by_id(&app, StatusCode::OK, &id)
+}
+
 /// Ends a project that has no subscribers left, and its keys with it.
 pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_operate()?;
@@ -85,6 +115,12 @@ pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(
     Ok(json_answer(StatusCode::OK, &json!({ "id": id, "deleted": true })))
 }
 
+fn shown_by_id(app: &App, status: StatusCode, id: &str) -> Answer {
+    let roster = app.parts.rosters.current();
+    let project = roster.projects.get(id).ok_or_else(|| Problem::not_found("project"))?;
+    Ok(json_answer(status, &shown(project)))
+}
+
 fn shown(project: &ProjectRow) -> Value {
-    json!({ "id": project.id, "catalog": "open", "created_at": project.created_at })
+    json!({ "id": project.id, "catalog": project.catalog.name(), "created_at": project.created_at })
 }

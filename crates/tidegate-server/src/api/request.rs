@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
@@ -19,9 +21,9 @@ use super::problem::Problem;
 use crate::pipeline::ingest::{Ingest, Reservation};
 
 /// How long a request's body may take to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Room is taken in steps of at least this while a body arrives.
-const RESERVE_STEP: usize = 64 * 1024;
+pub(super) const RESERVE_STEP: usize = 64 * 1024;
 
 /// How much of a body that is too large is read and thrown away. Senders write first and read later: without this
 /// they would see a broken connection instead of the answer.
@@ -35,10 +37,16 @@ pub(crate) async fn read_body(
 ) -> Result<(Bytes, Vec<Reservation>), Problem> {
     match tokio::time::timeout(BODY_TIMEOUT, collect(headers, body, ingest)).await {
         Ok(result) => result,
-        Err(_) => {
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time"))
-        }
+        Err(_) => Err(body_timeout()),
     }
+}
+
+pub(super) fn body_timeout() -> Problem {
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time")
+}
+
+pub(super) fn cut_short() -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short")
 }
 
 async fn collect(
@@ -60,9 +68,7 @@ async fn collect(
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let cut_short =
-            |_| Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short");
-        let Ok(data) = frame.map_err(cut_short)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| cut_short())?.into_data() else { continue };
         let total = first.len() + all.len() + data.len();
         if total > REQUEST_BYTES_MAX {
             drop((all, reservations));
@@ -86,7 +92,7 @@ async fn collect(
     Ok((body, reservations))
 }
 
-async fn discard(mut body: Body) {
+pub(super) async fn discard(mut body: Body) {
     let mut discarded = 0;
     while let Some(Ok(frame)) = body.frame().await {
         discarded += frame.data_ref().map_or(0, Bytes::len);
@@ -96,12 +102,12 @@ async fn discard(mut body: Body) {
     }
 }
 
-fn too_large() -> Problem {
+pub(super) fn too_large() -> Problem {
     let detail = format!("a request has at most {REQUEST_BYTES_MAX} bytes; split it");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", detail)
 }
 
-fn overloaded() -> Problem {
+pub(crate) fn overloaded() -> Problem {
     Problem::unavailable(
         "overloaded",
         "too much is under way; nothing of this request was accepted, send it again",
@@ -152,12 +158,31 @@ impl Query {
     }
 
     pub(crate) fn cursor(&mut self) -> Result<Option<i64>, Problem> {
-        let Some(text) = self.take("cursor") else { return Ok(None) };
-        let number = text.strip_prefix("c").and_then(|digits| i64::from_str_radix(digits, 36).ok());
-        number.map(Some).ok_or_else(|| {
-            Problem::invalid("cursor_invalid", "cursor", "pass on what `next` of the page before gave")
-        })
+        self.take("cursor").map(|text| parse_cursor(&text)).transpose()
     }
+
+    /// The same for lists in the order of names.
+    pub(crate) fn name_cursor(&mut self) -> Result<Option<String>, Problem> {
+        let Some(text) = self.take("cursor") else { return Ok(None) };
+        let bytes = text.strip_prefix('n').and_then(|coded| URL_SAFE_NO_PAD.decode(coded).ok());
+        let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        name.map(Some).ok_or_else(cursor_invalid)
+    }
+}
+
+fn cursor_invalid() -> Problem {
+    Problem::invalid("cursor_invalid", "cursor", "pass on what `next` of the page before gave")
+}
+
+/// Reads what [`cursor`] wrote.
+pub(crate) fn parse_cursor(text: &str) -> Result<i64, Problem> {
+    let number = text.strip_prefix("c").and_then(|digits| i64::from_str_radix(digits, 36).ok());
+    number.ok_or_else(cursor_invalid)
+}
+
+/// A name in a list, as clients pass it on.
+pub(crate) fn name_cursor(name: &str) -> String {
+    format!("n{}", URL_SAFE_NO_PAD.encode(name))
 }
 
 /// A position in a list, as clients see it.
@@ -185,6 +210,20 @@ impl FromRequestParts<Arc<App>> for Segment {
     }
 }
 
+/// The two variable segments of a path.
+pub(crate) struct Pair(pub(crate) String, pub(crate) String);
+
+impl FromRequestParts<Arc<App>> for Pair {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let params =
+            RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("thing"))?;
+        let mut values = params.iter().map(|(_, value)| value.to_owned());
+        values.next().zip(values.next()).map(|(a, b)| Self(a, b)).ok_or_else(|| Problem::not_found("thing"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +235,10 @@ mod tests {
             assert_eq!(Query::parse(Some(&raw), &["cursor"]).unwrap().cursor().unwrap(), Some(position));
         }
         assert!(Query::parse(Some("cursor=x"), &["cursor"]).unwrap().cursor().is_err());
+        let raw = format!("cursor={}", name_cursor("a b/é"));
+        let name = Query::parse(Some(&raw), &["cursor"]).unwrap().name_cursor().unwrap();
+        assert_eq!(name.as_deref(), Some("a b/é"));
+        assert!(Query::parse(Some("cursor=c1"), &["cursor"]).unwrap().name_cursor().is_err());
         assert!(Query::parse(Some("cursr=c1"), &["cursor"]).is_err());
         assert!(Query::parse(Some("limit=0"), &["limit"]).unwrap().limit().is_err());
         let mut query = Query::parse(Some("from=2026-01-01T00:00:00+01:00"), &["from"]).unwrap();

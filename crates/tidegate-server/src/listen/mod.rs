@@ -29,6 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::api::Peer;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use pace::{Paced, Phase};
@@ -47,6 +48,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Door {
     /// Answers requests.
     pub router: Router,
+    /// Whether requests are told where they came from.
+    pub tells_peers: bool,
     /// Measures patience.
     pub clock: Clock,
     /// Absent means plain http.
@@ -155,7 +158,11 @@ where
     let (pace, clock) = (place.pace(), &door.clock);
     let has_begun = AtomicBool::new(false);
     let service = TowerToHyperService::new(door.router.clone());
-    let service = service_fn(|request| {
+    let peer = door.tells_peers.then(|| Peer(place.address()));
+    let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
         has_begun.store(true, Ordering::Relaxed);
         pace.enter(Phase::Working, clock.elapsed());
         let answering = service.call(request);

@@ -118,6 +118,11 @@ impl Seats {
 }
 
 impl Place {
+    /// Whose it is: an address, or a /64 network.
+    pub(super) fn address(&self) -> IpAddr {
+        self.seat.address
+    }
+
     pub(super) fn pace(&self) -> &Arc<Pace> {
         &self.seat.pace
     }

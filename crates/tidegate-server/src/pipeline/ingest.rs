@@ -5,13 +5,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tidegate_core::catalog::judge;
 use tidegate_core::event::{Unit, lookup_key};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::ingest::{Refusal, Request, decode};
 use tidegate_core::limits::INGEST_BYTES_IN_FLIGHT_MAX;
-use tidegate_store::{RoutedUnit, Submission, UnitStatus};
+use tidegate_core::time::Timestamp;
+use tidegate_store::{Admission, QuarantineRow, RoutedUnit, Submission, UnitStatus};
 
 use super::Parts;
+use super::deprecation::Deprecations;
 use super::persist::{Persist, Unavailable};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -26,6 +29,7 @@ pub struct Ingest {
     entropy: Entropy,
     metrics: Arc<Metrics>,
     bytes: Arc<AtomicUsize>,
+    deprecations: Deprecations,
 }
 
 /// What became of each unit of a request: its id and its status.
@@ -52,6 +56,7 @@ impl Ingest {
             entropy: parts.entropy.clone(),
             metrics: Arc::clone(&parts.metrics),
             bytes: Arc::default(),
+            deprecations: Deprecations::default(),
         }
     }
 
@@ -67,32 +72,79 @@ impl Ingest {
         decode(request, self.clock.now(), &mut || self.entropy.u128())
     }
 
+    /// What to tell the sender about each unit whose type is deprecated; empty when there is nothing to tell anybody.
+    pub fn warnings(&self, project: ProjectNo, units: &[Unit]) -> Vec<Option<String>> {
+        let roster = self.rosters.current();
+        let Some(catalog) = roster.catalog(project) else { return Vec::new() };
+        let warnings = self.deprecations.warnings(project, catalog, units, self.clock.now());
+        self.metrics.deprecated(warnings.iter().flatten().count());
+        warnings
+    }
+
     /// Accepts what was read: when this returns `Ok`, what it calls accepted is on disk.
     pub async fn accept(&self, project: ProjectNo, units: Vec<Unit>) -> Result<Receipt, Unavailable> {
         if units.is_empty() {
             return Ok(Vec::new());
         }
         let ids: Vec<String> = units.iter().map(|unit| unit.events[0].id.clone()).collect();
-        let roster = self.rosters.current();
-        let keyed = units.into_iter().map(|unit| {
-            let keys =
-                unit.events.iter().map(|event| lookup_key(project, &event.source, &event.id)).collect();
-            RoutedUnit { unit, routes: Vec::new(), keys }
+        let units = units.into_iter().map(|unit| keyed(project, unit, Admission::Granted)).collect();
+        let statuses = self.submit(Submission { project, units }).await?;
+        Ok(ids.into_iter().zip(statuses).collect())
+    }
+
+    /// Accepts what comes out of the quarantine, whatever the catalog says. Rows that can not be read are dropped
+    /// from the list and stay where they are.
+    pub async fn release(
+        &self,
+        project: ProjectNo,
+        rows: &mut Vec<QuarantineRow>,
+    ) -> Result<Vec<UnitStatus>, Unavailable> {
+        let mut units = Vec::with_capacity(rows.len());
+        rows.retain_mut(|row| match row.unit.take() {
+            Some(unit) => {
+                units.push(keyed(project, unit, Admission::Released(row.no)));
+                true
+            }
+            None => {
+                tracing::error!(no = row.no, "a quarantined unit can not be read");
+                false
+            }
         });
-        let mut submission = Submission { project, units: keyed.collect() };
-        route(&roster, &mut submission);
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.submit(Submission { project, units }).await
+    }
+
+    async fn submit(&self, mut submission: Submission) -> Result<Vec<UnitStatus>, Unavailable> {
+        let roster = self.rosters.current();
+        route(&roster, &mut submission, self.clock.now());
         let statuses = self.persist.submit(submission, roster.version).await?;
         for status in &statuses {
             self.metrics.event(*status);
         }
-        Ok(ids.into_iter().zip(statuses).collect())
+        Ok(statuses)
     }
 }
 
-/// Decides for every event of a submission who gets it, by this roster.
-pub(super) fn route(roster: &Roster, submission: &mut Submission) {
+fn keyed(project: ProjectNo, unit: Unit, admission: Admission) -> RoutedUnit {
+    let keys = unit.events.iter().map(|event| lookup_key(project, &event.source, &event.id)).collect();
+    RoutedUnit { unit, routes: Vec::new(), keys, admission }
+}
+
+/// Decides for every unit of a submission whether it comes in, and for every event of it who gets it, by this roster.
+pub(super) fn route(roster: &Roster, submission: &mut Submission, now: Timestamp) {
     let router = roster.router(submission.project);
+    let catalog = roster.catalog(submission.project).map(|catalog| &**catalog);
     for unit in &mut submission.units {
+        if !matches!(unit.admission, Admission::Released(_)) {
+            let finding = judge(catalog, &unit.unit, now);
+            unit.admission = finding.map_or(Admission::Granted, |found| Admission::Refused(Box::new(found)));
+        }
+        if matches!(unit.admission, Admission::Refused(_)) {
+            unit.routes = vec![Vec::new(); unit.unit.events.len()];
+            continue;
+        }
         let routes =
             unit.unit.events.iter().map(|event| router.map_or_else(Vec::new, |router| router.route(event)));
         unit.routes = routes.collect();

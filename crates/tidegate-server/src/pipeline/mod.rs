@@ -9,6 +9,7 @@
 //! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
 //! could not hold.
 
+mod deprecation;
 pub mod ingest;
 
 pub mod persist;

@@ -9,7 +9,8 @@
 //! Results of ordered deliveries do wake it, because the next of their lane waits for them.
 //!
 //! Promises: whoever is told "accepted" is told after the commit. Results survive a failing store: they are kept
-//! and written when it works again. Whatever was routed by an old configuration is routed again before it is written.
+//! and written when it works again. Whatever was judged and routed by an old
+//! configuration is judged and routed again before it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -266,13 +267,14 @@ impl Persist {
     /// Routes what the newest roster has not routed, and says what memory can take.
     fn prepare(&self, batch: &mut Batch) {
         let roster = self.rosters.current();
+        let now = self.clock.now();
         for (submission, version) in batch.group.submissions.iter_mut().zip(&mut batch.versions) {
             if *version != roster.version {
-                route(&roster, submission);
+                route(&roster, submission, now);
                 *version = roster.version;
             }
         }
-        batch.group.now = self.clock.now();
+        batch.group.now = now;
         batch.group.version = roster.version;
         batch.group.room = self.desk.room(&concerned(&batch.group));
     }

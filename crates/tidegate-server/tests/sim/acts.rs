@@ -62,6 +62,11 @@ impl Site {
                     self.change(Change::DeleteSubscriber { project, no }).await;
                 }
             }
+            Act::Catalog { project, edit } => {
+                if let Some(project) = self.project(project) {
+                    self.edit(project, edit).await;
+                }
+            }
             Act::Retry { roll } => self.retry(roll).await,
             Act::Replay { roll } => self.replay(roll).await,
             Act::Job { roll } => self.job(roll).await,
@@ -290,6 +295,8 @@ fn check_answer(
 ) {
     let stored = history.index.get(key).map(|index| history.accepted[*index].content.clone());
     let is_true = match (&stored, status) {
+        (_, UnitStatus::Quarantined(_)) => return,
+        (_, UnitStatus::Gone) => false,
         (None, _) => false,
         (Some(stored), UnitStatus::Accepted | UnitStatus::Duplicate) => stored == content,
         (Some(stored), UnitStatus::Conflict) => stored != content,

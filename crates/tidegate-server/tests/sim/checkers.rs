@@ -11,9 +11,10 @@ use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
-use tidegate_store::{DeliveryFilter, DeliveryRow, EventFilter, EventRow, Past, What};
+use tidegate_store::{DeliveryFilter, DeliveryRow, EventFilter, EventRow, Past, UnitStatus, What};
 
 use super::acts::Site;
+use super::catalog::quarantine_is_kept;
 use super::history::{Ended, EventKey, Fact, History, Sent, Truth};
 use super::plan::{END_T, POISON, Plan};
 
@@ -51,6 +52,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         super::breakers::check(&history, &mut found)
     };
     traces_are_true(site, &books, &mut found).await;
+    quarantine_is_kept(site, &mut found).await;
     let mut history = site.history.lock();
     found.into_iter().for_each(|text| history.violation(text));
     met.into_iter().for_each(|path| history.reach(path));
@@ -97,7 +99,8 @@ fn events_are_kept(history: &History, books: &Books, found: &mut Vec<String>) {
         }
     }
     for told in &history.told {
-        if !history.index.contains_key(&told.key) {
+        let is_apart = matches!(told.status, UnitStatus::Quarantined(_));
+        if !is_apart && !history.index.contains_key(&told.key) {
             found.push(format!("P2 {} was told {:?} and is lost", told.key.2, told.status));
         }
     }

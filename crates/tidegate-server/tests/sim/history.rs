@@ -10,6 +10,7 @@ use tidegate_core::attempt::ErrorClass;
 use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 
+use super::catalog::{Cataloged, Quarantined};
 use super::spec::{Content, Spec};
 
 /// (project, source, id): what makes an event one.
@@ -38,6 +39,10 @@ pub(crate) struct History {
     /// Committed events, in order of acceptance.
     pub(crate) accepted: Vec<Fact>,
     pub(crate) index: BTreeMap<EventKey, usize>,
+    /// What each project's catalog lets in.
+    pub(crate) catalogs: BTreeMap<ProjectNo, Cataloged>,
+    /// What is quarantined.
+    pub(crate) quarantined: Quarantined,
     /// What clients were told.
     pub(crate) told: Vec<Told>,
     pub(crate) posts_open: usize,

@@ -7,7 +7,9 @@
 //! rare paths it exists for fails too.
 
 mod acts;
+mod arrivals;
 mod breakers;
+mod catalog;
 mod checkers;
 mod dice;
 mod history;
@@ -38,7 +40,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 33] = [
+const RARE_PATHS: [&str; 35] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -72,6 +74,8 @@ const RARE_PATHS: [&str; 33] = [
     "a step of an errand repeated",
     "a store outage",
     "a subscriber given up",
+    "a unit quarantined",
+    "a unit released",
 ];
 
 /// What one run came to.

@@ -1,12 +1,11 @@
-//! What a commit really wrote, noted in the history: results, events, and the steps of jobs.
+//! What a commit really wrote, noted in the history: results, and the steps of jobs.
 
 use tidegate_core::id::Seq;
 use tidegate_core::retry::Next;
 use tidegate_store::sqlite::SqliteStore;
-use tidegate_store::{Committed, EventFilter, Finished, Group, Store, UnitStatus};
+use tidegate_store::{Committed, EventFilter, Finished, Group, Store};
 
-use super::history::{Fact, Histories, History};
-use super::spec::Content;
+use super::history::{Histories, History};
 
 /// Notes the steps of jobs that were really taken: those that begin where the last one ended.
 pub(crate) async fn note_steps(
@@ -57,43 +56,5 @@ pub(crate) fn note_result(history: &mut History, life: usize, finished: &Finishe
     match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
         Some(sent) => sent.recorded = Some(finished.next.clone()),
         None => history.violation(format!("a result of delivery {delivery} that was not attempted")),
-    }
-}
-
-/// Notes what was accepted.
-pub(crate) fn note_submissions(history: &mut History, group: &Group, committed: &Committed, t: i64) {
-    for (submission, result) in group.submissions.iter().zip(&committed.submissions) {
-        let Ok(statuses) = result else {
-            history.violation("a submission failed on its own account".to_owned());
-            continue;
-        };
-        for (routed, status) in submission.units.iter().zip(statuses) {
-            match status {
-                UnitStatus::Accepted => {}
-                UnitStatus::Duplicate => history.reach("a duplicate event"),
-                UnitStatus::Conflict => history.reach("a conflicting event"),
-            }
-            if *status != UnitStatus::Accepted {
-                continue;
-            }
-            for event in &routed.unit.events {
-                let key = (submission.project, event.source.clone(), event.id.clone());
-                let value = serde_json::from_slice(&event.body).expect("bodies are JSON");
-                let fact = Fact {
-                    key: key.clone(),
-                    content: Content::of(&value),
-                    body: event.body.clone(),
-                    version: history.version,
-                    t,
-                    now: group.now.as_ms(),
-                };
-                history.line(t, format_args!("accepts {}", event.id));
-                history.accepted.push(fact);
-                let index = history.accepted.len() - 1;
-                if history.index.insert(key, index).is_some() {
-                    history.violation(format!("P3 event {} was accepted twice", event.id));
-                }
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 use tidegate_core::schedule::Bounds;
 
+use super::catalog::{self, Edit};
 use super::dice::Dice;
 use super::receivers::{Mood, Moods};
 use super::spec::{Lanes, Spec};
@@ -13,7 +14,7 @@ use super::spec::{Lanes, Spec};
 /// From here on nothing goes wrong any more.
 pub(crate) const END_T: i64 = 40_000;
 
-const TYPES: [&str; 3] = ["order.paid", "order.sent", "user.seen"];
+pub(crate) const TYPES: [&str; 3] = ["order.paid", "order.sent", "user.seen"];
 const KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 /// The key that a poisoned receiver never takes.
 pub(crate) const POISON: &str = "k0";
@@ -46,6 +47,11 @@ pub(crate) enum Act {
     },
     Delete {
         id: String,
+    },
+    /// Somebody changes a project's catalog, or releases what it kept out.
+    Catalog {
+        project: &'static str,
+        edit: Edit,
     },
     /// Someone retries one of the deliveries by hand.
     Retry {
@@ -128,6 +134,7 @@ impl Plan {
         planner.posts();
         planner.changes();
         planner.troubles();
+        catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         planner.plan
     }

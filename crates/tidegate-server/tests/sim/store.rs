@@ -16,15 +16,17 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob, Page, Replay,
-    Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome, Store, StorePart, Stretch,
-    Trace, Triggered,
+    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
+    StopOutcome, Store, StorePart, Stretch, Trace, Triggered,
 };
 
+use super::arrivals;
+use super::catalog;
 use super::dice::Dice;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
-use super::notes::{note_result, note_steps, note_submissions};
+use super::notes::{note_result, note_steps};
 use super::plan::END_T;
 
 /// Commits in one instant that are still no accident.
@@ -159,7 +161,7 @@ impl FaultyStore {
         for claim in &group.released {
             history.claims.remove(&claim.delivery);
         }
-        note_submissions(&mut history, group, committed, t);
+        arrivals::note(&mut history, group, committed, t);
         for job in &committed.jobs {
             let claimed = Claimed {
                 token: job.token,
@@ -245,6 +247,7 @@ impl FaultyStore {
         let mut history = self.history.lock();
         history.version = changed.version;
         history.line(t, format_args!("configuration {} by {}", changed.version, name(change)));
+        catalog::note_change(&mut history.catalogs, change);
         match change {
             Change::CreateSubscriber(new) => {
                 let spec = history.specs[&new.definition].clone();
@@ -508,6 +511,19 @@ impl Store for FaultyStore {
 
     async fn dead_letters(&self, at_most: u64) -> Result<u64> {
         self.inner.dead_letters(at_most).await
+    }
+
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>> {
+        self.inner.quarantine(project, filter).await
+    }
+
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked> {
+        self.inner.pick(project, filter).await
+    }
+
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked> {
+        self.enter().await?;
+        self.inner.discard(project, filter, now).await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::egress::Policy;
 use tidegate_core::id::Mint;
 use tidegate_core::seal::Sealer;
@@ -235,7 +236,7 @@ impl World {
         let site = Site { pipeline, parts, life: Arc::clone(life), history: self.history.clone() };
         for project in &self.plan.projects {
             if !site.parts.rosters.current().projects.contains_key(*project) {
-                site.change(Change::CreateProject { id: (*project).to_owned() }).await;
+                site.change(Change::CreateProject { id: (*project).to_owned(), catalog: Mode::Open }).await;
             }
         }
         let mut history = self.history.lock();

@@ -1,5 +1,6 @@
 //! Accepted, repeated, contradicted: what a sender is told about an id (P1, and the sender's half of P3).
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::event::lookup_key;
 
 use super::bench::{Bench, Draft, PROJECT, draft, statuses, submission};
@@ -59,7 +60,7 @@ async fn an_id_belongs_to_its_source(bench: Bench) {
 }
 
 async fn an_id_belongs_to_its_project(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let committed = bench.send([draft("1"), draft("1").of(other).saying("else")]).await;
     assert_eq!(statuses(&committed), [Accepted, Accepted]);
     for (project, body) in [(PROJECT, "{\"id\":\"1\"}"), (other, "else")] {

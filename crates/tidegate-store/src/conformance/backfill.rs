@@ -1,5 +1,6 @@
 //! Backfill: exactly the older events, each once, and what is new waits behind them where order was asked for.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{Lane, SubscriberNo};
 use tidegate_core::retry::Next;
@@ -105,7 +106,7 @@ async fn it_begins_where_it_was_asked_to(mut bench: Bench) {
 }
 
 async fn it_covers_its_own_project_only(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     bench.send([draft("mine"), draft("theirs").of(other)]).await;
     let subscriber = bench.backfilled("s", Timestamp::from_ms(0)).await;
     let (step, events) = bench.store().backfill(subscriber, 10).await.unwrap().unwrap();

@@ -17,9 +17,9 @@ use tidegate_core::time::Timestamp;
 
 use super::Harness;
 use crate::{
-    Change, Changed, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Finished, Group,
-    NewSubscriber, Refill, Refilled, Result, RetryOutcome, Room, RoutedUnit, Store, Submission,
-    SubscriberUpdate, UnitStatus,
+    Admission, Change, Changed, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow,
+    Finished, Group, NewSubscriber, Refill, Refilled, Result, RetryOutcome, Room, RoutedUnit, Store,
+    Submission, SubscriberUpdate, UnitStatus,
 };
 
 /// The project that every store is born with.
@@ -102,6 +102,7 @@ impl Draft {
             unit: Unit { events: Vec::new(), fingerprint: [0; 16] },
             routes: Vec::new(),
             keys: Vec::new(),
+            admission: Admission::Granted,
         };
         let (project, sub_events) = (self.project, self.sub_events.clone());
         for one in std::iter::once(self).chain(sub_events) {

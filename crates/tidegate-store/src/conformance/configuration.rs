@@ -1,5 +1,6 @@
 //! The configuration: each change one version, read whole or in part, and nobody changes another's (P10).
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::KEYS_PER_PROJECT_MAX;
@@ -34,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn project(id: &str) -> Change {
-    Change::CreateProject { id: id.to_owned() }
+    Change::CreateProject { id: id.to_owned(), catalog: Mode::Open }
 }
 
 fn key(project: i64, id: &str) -> NewKey {

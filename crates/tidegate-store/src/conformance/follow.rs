@@ -1,5 +1,6 @@
 //! Following what is accepted: every event once, in order, from wherever one left off.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 
 use super::bench::{Bench, PLENTY, PROJECT, draft};
@@ -68,7 +69,7 @@ async fn the_newest_event_is_the_mark_of_the_present(mut bench: Bench) {
 }
 
 async fn another_projects_events_are_passed_over(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     bench.send((0..9).map(|n| draft(format!("e{n}")).of(if n % 3 == 0 { PROJECT } else { other }))).await;
     let (met, end) = follow(&bench, 0, 2, PLENTY).await;
     assert_eq!(met.len(), 3);
@@ -76,7 +77,7 @@ async fn another_projects_events_are_passed_over(bench: Bench) {
 }
 
 async fn deliveries_are_looked_up_by_their_numbers(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let subscriber = bench.subscriber("s").await;
     bench.send((0..3).map(|n| draft(format!("e{n}")).to(subscriber))).await;
     let rows = bench.rows(subscriber).await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::retry::Next;
 
@@ -102,7 +103,7 @@ async fn a_stale_configuration_refuses_everything(bench: Bench) {
     bench.send([draft("0").to(subscriber)]).await;
     let job = bench.claim_one(subscriber).await;
     let routed = bench.version().await;
-    bench.change(Change::CreateProject { id: "p".to_owned() }).await;
+    bench.change(Change::CreateProject { id: "p".to_owned(), catalog: Mode::Open }).await;
     let group = |version| Group {
         now: bench.now,
         version,

@@ -102,7 +102,8 @@ async fn sent(bench: &Bench, subscriber: SubscriberNo, names: &[&str], is_taken:
 }
 
 async fn a_replay_covers_what_was_there(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other =
+        bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Default::default() }).await.no;
     bench.send([draft("1"), draft("2"), draft("3")]).await;
     bench.send([draft("theirs").of(other)]).await;
     let subscriber = bench.subscriber("s").await;
@@ -308,7 +309,8 @@ async fn a_failed_job_says_why(bench: Bench) {
 }
 
 async fn jobs_are_listed_and_their_projects_own(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other =
+        bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Default::default() }).await.no;
     let subscriber = bench.subscriber("s").await;
     for id in ["job_1", "job_2", "job_3"] {
         start(&bench, id, Selector { from: Some(START), ..replay(subscriber, Past::Any) }).await;

@@ -1,5 +1,6 @@
 //! Lists: what was asked for, newest first, and nothing of anybody else (P10).
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::retry::Next;
 
@@ -102,7 +103,7 @@ async fn deliveries_are_filtered_by_status_and_subscriber(bench: Bench) {
 }
 
 async fn lists_show_nothing_of_another_project(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let theirs = NewSubscriber { project: other, ..new_subscriber("theirs") };
     bench.change(Change::CreateSubscriber(theirs)).await;
     let subscriber = bench.subscriber("s").await;

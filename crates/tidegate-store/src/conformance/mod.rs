@@ -8,6 +8,7 @@ mod accept;
 mod backfill;
 pub(crate) mod bench;
 mod bodies;
+mod catalog;
 mod configuration;
 mod follow;
 mod group;
@@ -16,6 +17,7 @@ mod jobs;
 mod lanes;
 mod listing;
 mod pages;
+mod quarantine;
 mod replay;
 mod restart;
 mod results;
@@ -90,6 +92,8 @@ pub fn cases() -> Vec<Case> {
         configuration::cases(),
         sealed::cases(),
         verification::cases(),
+        catalog::cases(),
+        quarantine::cases(),
         listing::cases(),
         pages::cases(),
         follow::cases(),

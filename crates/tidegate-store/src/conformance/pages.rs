@@ -1,5 +1,6 @@
 //! Pages: every row once, whatever the size of the page and whatever is written between two of them.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 
 use super::bench::{Bench, PROJECT, draft};
@@ -43,7 +44,7 @@ async fn all_deliveries(bench: &Bench, filter: DeliveryFilter) -> Vec<i64> {
 }
 
 async fn fill(bench: &Bench) -> i64 {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let subscriber = bench.subscriber("s").await;
     for round in 0..5 {
         let mine = (0..10).map(|n| {

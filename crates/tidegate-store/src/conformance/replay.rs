@@ -116,7 +116,8 @@ async fn an_old_route_is_refused(bench: Bench) {
 
 async fn what_is_unknown_or_foreign_is_not_found(bench: Bench) {
     let subscriber = bench.subscriber("s").await;
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other =
+        bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Default::default() }).await.no;
     bench.send([draft("theirs").of(other)]).await;
     let theirs = bench.events(other).await[0].seq;
     for event in [theirs, theirs + 100] {

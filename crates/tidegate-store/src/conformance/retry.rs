@@ -1,6 +1,7 @@
 //! Manual retry: one attempt now with a fresh schedule, from every state that allows it, and never past one in
 //! flight in its lane.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::retry::Next;
@@ -148,7 +149,7 @@ async fn what_was_deleted_is_refused(bench: Bench) {
 
 async fn what_is_unknown_or_foreign_is_not_found(bench: Bench) {
     let subscriber = sent(&bench, &["1"], None).await;
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let row = bench.row(subscriber, "1").await;
     assert_eq!(bench.retry(row.no + 100).await, RetryOutcome::NotFound);
     assert_eq!(bench.store().retry(other, row.no, bench.now).await.unwrap(), RetryOutcome::NotFound);

@@ -1,5 +1,6 @@
 //! The trace of an event: its deliveries, and the rules of its day.
 
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 
 use super::bench::{Bench, PROJECT, draft};
@@ -57,7 +58,7 @@ async fn rules_are_those_in_force_when_it_was_accepted(bench: Bench) {
 }
 
 async fn rules_are_those_of_its_project(bench: Bench) {
-    let other = bench.change(Change::CreateProject { id: "other".to_owned() }).await.no;
+    let other = bench.change(Change::CreateProject { id: "other".to_owned(), catalog: Mode::Open }).await.no;
     let theirs = NewSubscriber { project: other, ..super::bench::new_subscriber("theirs") };
     bench.change(Change::CreateSubscriber(theirs)).await;
     bench.subscriber("mine").await;

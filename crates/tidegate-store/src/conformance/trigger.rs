@@ -39,7 +39,8 @@ async fn what_waits_for_a_later_try_is_due_now(mut bench: Bench) {
 
 async fn what_is_held_or_foreign_stays_as_it_is(mut bench: Bench) {
     let held = bench.subscriber("held").await;
-    let other = bench.change(Change::CreateProject { id: "p".to_owned() }).await.no;
+    let other =
+        bench.change(Change::CreateProject { id: "p".to_owned(), catalog: Default::default() }).await.no;
     let theirs = NewSubscriber { project: other, ..super::bench::new_subscriber("theirs") };
     bench.change(Change::CreateSubscriber(theirs)).await;
     bench.send([draft("a").to(held)]).await;

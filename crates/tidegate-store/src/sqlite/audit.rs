@@ -14,7 +14,7 @@ use super::run::Run;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
-const RULES: [(&str, &str); 17] = [
+const RULES: [(&str, &str); 18] = [
     (
         "of a lane, at most one is due or claimed",
         "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || group_concat(id) FROM deliveries
@@ -39,6 +39,10 @@ const RULES: [(&str, &str); 17] = [
         "SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
              AND max(d.event, d.replay) > s.backfill_after",
+    ),
+    (
+        "what is quarantined can be released",
+        "SELECT no FROM quarantine WHERE NOT json_valid(CAST(unit AS TEXT)) OR length(fingerprint) <> 16",
     ),
     ("only what has a lane waits in one", "SELECT id FROM deliveries WHERE status = 2 AND lane IS NULL"),
     (

@@ -12,8 +12,8 @@ use tidegate_core::id::{SubscriberNo, Version};
 
 use super::dedupe::{Dedupe, Delta};
 use super::lanes::Backfilling;
-use super::{Writer, configuration, deliveries, events, failed, jobs, stamp};
-use crate::{Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
+use super::{Writer, configuration, deliveries, events, failed, jobs, quarantine, stamp};
+use crate::{Admission, Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
 pub(super) struct Context<'a> {
@@ -225,10 +225,18 @@ fn submit(
     let mut statuses = Vec::with_capacity(submission.units.len());
     for routed in &submission.units {
         let known = events::known(context, dedupe, submission.project, routed)?;
-        if known.is_none() {
+        let status = match &routed.admission {
+            Admission::Granted => known,
+            Admission::Refused(finding) if known.is_none() => {
+                Some(quarantine::insert(context, submission.project, &routed.unit, finding)?)
+            }
+            Admission::Refused(_) => known,
+            Admission::Released(no) => quarantine::release(context, submission.project, *no, known)?,
+        };
+        if status.is_none() {
             accept(context, submission, routed)?;
         }
-        statuses.push(known.unwrap_or(UnitStatus::Accepted));
+        statuses.push(status.unwrap_or(UnitStatus::Accepted));
     }
     Ok(statuses)
 }

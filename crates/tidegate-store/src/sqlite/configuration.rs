@@ -1,12 +1,13 @@
 //! Projects, keys and subscribers: few rows, changed seldom, each change one version.
 
 use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
+use tidegate_core::catalog::Mode;
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 
-use super::{Writer, failed, stamp, verification};
+use super::{Writer, catalog, failed, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -16,7 +17,7 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
     let version = writer.version + 1;
     let last = writer.next_no - 1;
     let tx = writer.conn.transaction().map_err(failed)?;
-    let no = apply(&tx, change, version, last, now)?;
+    let (no, created) = apply(&tx, change, version, last, now)?;
     tx.execute("UPDATE meta SET value = ?1 WHERE name = 'version'", [version]).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
@@ -30,13 +31,29 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
         }
         _ => {}
     }
-    Ok(Changed { version, no })
+    Ok(Changed { version, no, created })
 }
 
-fn apply(tx: &Transaction<'_>, change: &Change, version: Version, last: i64, now: Timestamp) -> Result<i64> {
-    match change {
-        Change::CreateProject { id } => create_project(tx, id, now),
-        Change::DeleteProject { no } => delete_project(tx, *no, now),
+/// What was created or changed, and whether it was created.
+fn apply(
+    tx: &Transaction<'_>,
+    change: &Change,
+    version: Version,
+    last: i64,
+    now: Timestamp,
+) -> Result<(i64, bool)> {
+    let no = match change {
+        Change::CreateProject { id, catalog } => create_project(tx, id, *catalog, now),
+        Change::UpdateProject { no, catalog } => update_project(tx, *no, *catalog),
+        Change::DeleteProject { no } => delete_project(tx, *no, version, now),
+        Change::PutType { project, service, type_name, definition } => {
+            check_project(tx, *project)?;
+            let created = catalog::put(tx, (*project, service, type_name), definition, version, now)?;
+            return Ok((*project, created));
+        }
+        Change::DeleteType { project, service, type_name } => {
+            catalog::delete(tx, (*project, service, type_name), version, now)
+        }
         Change::CreateKey(new) => create_key(tx, new, now),
         Change::DeleteKey { project, id } => delete_key(tx, *project, id),
         Change::CreateSubscriber(new) => create_subscriber(tx, new, version, last, now),
@@ -44,10 +61,13 @@ fn apply(tx: &Transaction<'_>, change: &Change, version: Version, last: i64, now
             update_subscriber(tx, *project, *no, update, version)
         }
         Change::DeleteSubscriber { project, no } => delete_subscriber(tx, *project, *no, version, now),
-    }
+    }?;
+    let created =
+        matches!(change, Change::CreateProject { .. } | Change::CreateKey(_) | Change::CreateSubscriber(_));
+    Ok((no, created))
 }
 
-fn count(tx: &Transaction<'_>, sql: &str, project: ProjectNo) -> Result<usize> {
+pub(super) fn count(tx: &Transaction<'_>, sql: &str, project: ProjectNo) -> Result<usize> {
     tx.query_row(sql, [project], |row| row.get(0)).map_err(failed)
 }
 
@@ -60,19 +80,27 @@ fn check_project(tx: &Transaction<'_>, no: ProjectNo) -> Result<()> {
     if is_there(tx, living, [no])? { Ok(()) } else { Err(Error::NotFound) }
 }
 
-fn create_project(tx: &Transaction<'_>, id: &str, now: Timestamp) -> Result<i64> {
+fn create_project(tx: &Transaction<'_>, id: &str, catalog: Mode, now: Timestamp) -> Result<i64> {
     if is_there(tx, "SELECT 1 FROM projects WHERE id = ?1 AND deleted_at IS NULL", [id])? {
         return Err(Error::Conflict(format!("the project {id} exists already")));
     }
     if count(tx, "SELECT count(*) FROM projects WHERE deleted_at IS NULL AND no <> ?1", 0)? >= PROJECTS_MAX {
         return Err(Error::Conflict(format!("an installation has at most {PROJECTS_MAX} projects")));
     }
-    tx.execute("INSERT INTO projects (id, created_at) VALUES (?1, ?2)", params![id, now.as_ms()])
-        .map_err(failed)?;
+    let insert = "INSERT INTO projects (id, catalog, created_at) VALUES (?1, ?2, ?3)";
+    tx.execute(insert, params![id, catalog.name(), now.as_ms()]).map_err(failed)?;
     Ok(tx.last_insert_rowid())
 }
 
-fn delete_project(tx: &Transaction<'_>, no: ProjectNo, now: Timestamp) -> Result<i64> {
+fn update_project(tx: &Transaction<'_>, no: ProjectNo, catalog: Mode) -> Result<i64> {
+    let update = "UPDATE projects SET catalog = ?2 WHERE no = ?1 AND deleted_at IS NULL";
+    match tx.execute(update, params![no, catalog.name()]).map_err(failed)? {
+        0 => Err(Error::NotFound),
+        _ => Ok(no),
+    }
+}
+
+fn delete_project(tx: &Transaction<'_>, no: ProjectNo, version: Version, now: Timestamp) -> Result<i64> {
     let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
     if count(tx, living, no)? > 0 {
         return Err(Error::Conflict("the project still has subscribers: delete them first".into()));
@@ -84,6 +112,7 @@ fn delete_project(tx: &Transaction<'_>, no: ProjectNo, now: Timestamp) -> Result
         )
         .map_err(failed)?;
     tx.execute("DELETE FROM keys WHERE project = ?1", [no]).map_err(failed)?;
+    catalog::delete_all(tx, no, version, now)?;
     if changed == 0 { Err(Error::NotFound) } else { Ok(no) }
 }
 
@@ -288,10 +317,10 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         .optional()?
         .unwrap_or(0);
     let projects = conn
-        .prepare_cached("SELECT no, id, created_at FROM projects WHERE deleted_at IS NULL ORDER BY no")?
-        .query_map([], |row| {
-            Ok(ProjectRow { no: row.get(0)?, id: row.get(1)?, created_at: Timestamp::from_ms(row.get(2)?) })
-        })?
+        .prepare_cached(
+            "SELECT no, id, catalog, created_at FROM projects WHERE deleted_at IS NULL ORDER BY no",
+        )?
+        .query_map([], project_row)?
         .collect::<rusqlite::Result<_>>()?;
     let keys = conn
         .prepare_cached(
@@ -309,7 +338,17 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         ))?
         .query_map([since], subscriber_row)?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(Configuration { version, projects, keys, subscribers })
+    let types = catalog::load(conn, since)?;
+    Ok(Configuration { version, projects, keys, subscribers, types })
+}
+
+fn project_row(row: &Row<'_>) -> rusqlite::Result<ProjectRow> {
+    Ok(ProjectRow {
+        no: row.get(0)?,
+        id: row.get(1)?,
+        catalog: Mode::parse(row.get_ref(2)?.as_str()?).unwrap_or_default(),
+        created_at: Timestamp::from_ms(row.get(3)?),
+    })
 }
 
 fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {

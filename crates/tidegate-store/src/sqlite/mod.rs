@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 mod audit;
+mod catalog;
 mod checkpoint;
 mod commit;
 mod configuration;
@@ -16,6 +17,7 @@ mod events;
 mod filter;
 mod jobs;
 mod lanes;
+mod quarantine;
 mod read;
 mod replay;
 mod run;
@@ -35,8 +37,9 @@ use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Replay, Reseal, Result,
-    RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Trace, Triggered,
+    DeliveryRow, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked, QuarantineFilter,
+    QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
+    Store, StorePart, Stretch, Trace, Triggered,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -53,8 +56,9 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
+    include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
     include_str!("../../migrations/sqlite/0004_breaker.sql"),
     include_str!("../../migrations/sqlite/0005_replay.sql"),
@@ -442,6 +446,21 @@ impl Store for SqliteStore {
 
     async fn dead_letters(&self, at_most: u64) -> Result<u64> {
         self.readers.read(move |conn| read::dead_letters(conn, at_most).map_err(failed)).await
+    }
+
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>> {
+        self.readers.read(move |conn| quarantine::list(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked> {
+        self.readers.read(move |conn| quarantine::pick(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, now: Timestamp) -> Result<Picked> {
+        self.write(self.calls, move |writer| {
+            quarantine::discard(writer, project, &filter, now).map_err(failed)
+        })
+        .await
     }
 
     async fn backlog(&self) -> Result<Backlog> {

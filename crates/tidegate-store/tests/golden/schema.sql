@@ -14,6 +14,16 @@ CREATE TABLE attempts (
     response   TEXT,
     PRIMARY KEY (delivery, n)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE catalog (
+    project    INTEGER NOT NULL,
+    service    TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    version    INTEGER NOT NULL,             -- of the configuration, when this row last changed
+    definition TEXT,                         -- NULL: taken back
+    PRIMARY KEY (project, service, type)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (
     only INTEGER PRIMARY KEY CHECK (only = 1),
     no   INTEGER NOT NULL,
@@ -106,6 +116,18 @@ CREATE TABLE projects (
     id         TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     deleted_at INTEGER
+, catalog TEXT NOT NULL DEFAULT 'open') STRICT;
+CREATE TABLE quarantine (
+    no          INTEGER PRIMARY KEY,         -- in order of arrival
+    project     INTEGER NOT NULL,
+    id          TEXT NOT NULL,
+    source      TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    type        TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    detail      TEXT NOT NULL,
+    at          INTEGER NOT NULL,
+    unit        BLOB NOT NULL                -- the event and its sub-events, a JSON list of bodies
 ) STRICT;
 CREATE TABLE subscriber_versions (
     project    INTEGER NOT NULL,
@@ -131,6 +153,8 @@ CREATE TABLE subscribers (
     backfill_from   INTEGER                  -- only events accepted at or after this time
 , previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, destination BLOB) STRICT;
 , previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, inactive_at INTEGER, destination BLOB) STRICT;
+, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, destination BLOB) STRICT;
+CREATE INDEX catalog_version ON catalog (version);
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
@@ -144,5 +168,7 @@ CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
+CREATE INDEX quarantine_project ON quarantine (project, no);
+CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);
 CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id);
 CREATE INDEX subscribers_version ON subscribers (version);

@@ -14,8 +14,8 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::conformance::Harness;
 use tidegate_store::sqlite::Calls;
 use tidegate_store::{
-    BackfillStep, Change, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Finished,
-    Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
+    Admission, BackfillStep, Change, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow,
+    Finished, Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
 };
 
 use crate::harness::Sqlite;
@@ -263,6 +263,7 @@ impl Stage {
             unit: Unit { events: vec![event], fingerprint: print.finish() },
             routes: vec![routes],
             keys: vec![lookup_key(PROJECT, "shop", &id)],
+            admission: Admission::Granted,
         };
         Submission { project: PROJECT, units: vec![unit] }
     }

@@ -1,9 +1,11 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
+mod catalog;
 mod deliveries;
 mod jobs;
 mod keys;
 mod projects;
+mod quarantine;
 mod replay;
 mod resource;
 mod send;
@@ -91,6 +93,10 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// List, show or stop the jobs that send again
     Jobs(jobs::JobsArgs),
+    /// Declare the types of events that services send, and list them
+    Catalog(catalog::CatalogArgs),
+    /// List, release or discard what the catalog did not let in
+    Quarantine(quarantine::QuarantineArgs),
     /// Make, list or delete API keys
     Keys(keys::KeysArgs),
     /// Make or list projects
@@ -111,6 +117,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
         Command::Replay(args) => block_on(replay::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
+        Command::Catalog(args) => block_on(catalog::run(args, &globals)),
+        Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
     }

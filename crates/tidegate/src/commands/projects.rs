@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
+use http::Method;
 use serde_json::json;
 
 use crate::commands::Globals;
@@ -36,6 +37,14 @@ enum Verb {
         #[arg(long, value_enum)]
         catalog: Option<Catalog>,
     },
+    /// Change a project
+    Update {
+        /// Its id
+        id: String,
+        /// What becomes of types that nobody declared: open accepts them, strict quarantines them
+        #[arg(long, value_enum)]
+        catalog: Catalog,
+    },
     /// List projects
     List {
         #[command(flatten)]
@@ -49,11 +58,25 @@ enum Catalog {
     Strict,
 }
 
-/// Makes or lists projects.
+impl Catalog {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Strict => "strict",
+        }
+    }
+}
+
+/// Makes, changes or lists projects.
 pub(crate) async fn run(args: ProjectsArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
     match args.verb {
         Verb::Create { id, catalog } => create(&mut session, &id, catalog).await?,
+        Verb::Update { id, catalog } => {
+            let body = json!({ "catalog": catalog.name() });
+            let path = ["v1", "projects", id.as_str()];
+            session.confirm_with(Method::PATCH, &path, Some(&body), "changed", &id).await?;
+        }
         Verb::List { page } => {
             let empty = "No projects yet. Make one: tidegate projects create p1";
             session.list(&["v1", "projects"], &[], &page, &COLUMNS, empty).await?;
@@ -64,10 +87,8 @@ pub(crate) async fn run(args: ProjectsArgs, globals: &Globals) -> anyhow::Result
 
 async fn create(session: &mut Session, id: &str, catalog: Option<Catalog>) -> anyhow::Result<()> {
     let mut body = json!({"id": id});
-    match catalog {
-        Some(Catalog::Open) => body["catalog"] = "open".into(),
-        Some(Catalog::Strict) => body["catalog"] = "strict".into(),
-        None => {}
+    if let Some(catalog) = catalog {
+        body["catalog"] = catalog.name().into();
     }
     let answer = session.create(&["v1", "projects"], &body).await?;
     if session.output.json {

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use anyhow::Context as _;
 use clap::Args;
 use http::Method;
 use serde_json::{Value, json};
@@ -91,7 +92,19 @@ impl Session {
         done: &str,
         id: &str,
     ) -> anyhow::Result<()> {
-        let answer = self.client.act(method, path, None).await?;
+        self.confirm_with(method, path, None, done, id).await
+    }
+
+    /// The same with a body.
+    pub(crate) async fn confirm_with(
+        &mut self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+        done: &str,
+        id: &str,
+    ) -> anyhow::Result<()> {
+        let answer = self.client.act(method, path, body).await?;
         if !self.output.json {
             return Ok(self.done(&format!("{done} {id}"))?);
         }
@@ -116,6 +129,16 @@ impl Session {
     pub(crate) fn done(&self, text: &str) -> io::Result<()> {
         self.output.line(&format!("{} {}", self.output.paint.text(Colour::Green, "✓"), plain(text)))
     }
+}
+
+/// The JSON of a file, or of stdin for `-`.
+pub(crate) fn from_file(path: &str) -> anyhow::Result<Value> {
+    let text = match path {
+        "-" => io::read_to_string(io::stdin()).context("can not read stdin")?,
+        path => std::fs::read_to_string(path).with_context(|| format!("can not read {path}"))?,
+    };
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("{path} is not JSON")).detail(error.to_string()).into())
 }
 
 fn list_text(answer: &Value, columns: &[Column], empty: &str, width: Option<u16>) -> String {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
 use tidegate_server::boot;
 use tidegate_server::settings::{self, File};
@@ -87,6 +88,12 @@ pub(crate) struct DoorArgs {
     /// TLS handshakes at once [default: 256]
     #[arg(long, env = "TIDEGATE_LIMITS_HANDSHAKES", value_name = "N", hide_short_help = true)]
     pub(crate) handshakes: Option<usize>,
+    /// Requests of one API key, such as 100/s, 600/m or 5000/h [default: any number]
+    #[arg(long, env = "TIDEGATE_LIMITS_REQUESTS_PER_KEY", value_name = "RATE", value_parser = rate)]
+    pub(crate) requests_per_key: Option<Rate>,
+    /// Requests of one address; a proxy in front is one address [default: any number]
+    #[arg(long, env = "TIDEGATE_LIMITS_REQUESTS_PER_ADDRESS", value_name = "RATE", value_parser = rate)]
+    pub(crate) requests_per_address: Option<Rate>,
     /// How long a TLS handshake may take [default: 10s]
     #[arg(long, env = "TIDEGATE_TIMEOUTS_HANDSHAKE", value_name = "TIME", value_parser = span, hide_short_help = true)]
     pub(crate) handshake_timeout: Option<Span>,
@@ -102,6 +109,10 @@ pub(crate) struct DoorArgs {
     /// How long an answer waits for a client that does not read [default: 30s]
     #[arg(long, env = "TIDEGATE_TIMEOUTS_STALL", value_name = "TIME", value_parser = span, hide_short_help = true)]
     pub(crate) stall_timeout: Option<Span>,
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    Rate::parse(text).ok_or_else(|| "expected a rate above zero such as 100/s, 600/m or 5000/h".to_owned())
 }
 
 fn span(text: &str) -> Result<Span, String> {
@@ -155,6 +166,8 @@ fn flags(args: ServeArgs) -> File {
             connections: args.door.connections,
             connections_per_address: args.door.connections_per_address,
             handshakes: args.door.handshakes,
+            requests_per_key: args.door.requests_per_key,
+            requests_per_address: args.door.requests_per_address,
         },
         timeouts: settings::TimeoutsSection {
             handshake: args.door.handshake_timeout,

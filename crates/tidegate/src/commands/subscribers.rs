@@ -2,16 +2,14 @@
 //!
 //! Flags cover the common subscriber; `--file` takes the whole JSON of the API, so that no field is out of reach.
 
-use std::io;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
 use crate::commands::Globals;
-use crate::commands::resource::{Column, Page, Session};
+use crate::commands::resource::{Column, Page, Session, from_file};
 use crate::failure::{Exit, Failure};
 use crate::output::{cell, plain};
 
@@ -266,15 +264,6 @@ async fn rotate(session: &mut Session, args: &RotateArgs) -> anyhow::Result<()> 
         None => format!("rotated {}; the old secret is over", args.id),
     })?;
     tell_secret(session, &rotated)
-}
-
-fn from_file(path: &str) -> anyhow::Result<Value> {
-    let text = match path {
-        "-" => io::read_to_string(io::stdin()).context("can not read stdin")?,
-        path => std::fs::read_to_string(path).with_context(|| format!("can not read {path}"))?,
-    };
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::usage(format!("{path} is not JSON")).detail(error.to_string()).into())
 }
 
 fn from_flags(args: &CreateArgs) -> Value {

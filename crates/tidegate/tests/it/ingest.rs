@@ -35,6 +35,35 @@ fn send(client: &Client, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> An
     client.send("POST", "/v1/events", headers, body.as_ref())
 }
 
+#[test]
+fn an_idempotency_key_is_the_id_of_a_single_event() {
+    let server = Server::start();
+    let admin = server.admin();
+    let keyed = |key: &str, body: &str| send(&admin, &[("idempotency-key", key)], body);
+    let body = r#"{"source":"s","type":"t","data":1}"#;
+    let first = keyed("k-1", body).expect(202);
+    assert_eq!(first["results"][0], json!({"id":"k-1","status":"accepted"}));
+    assert_eq!(keyed("\"k-1\"", body).expect(202)["duplicates"], 1, "in quotes it is the same");
+    assert_eq!(keyed("k-1", r#"{"id":"k-1","source":"s","type":"t","data":1}"#).expect(202)["duplicates"], 1);
+    keyed("k-1", r#"{"source":"s","type":"t","data":2}"#).problem(409, "event_conflict");
+    keyed("k-2", r#"{"id":"k-1","source":"s","type":"t"}"#).problem(422, "idempotency_key_conflict");
+    keyed("k-2", "[]").problem(422, "idempotency_key_unsuitable");
+    keyed("k-2", "[{\"source\":\"s\",\"type\":\"t\"}]").problem(422, "idempotency_key_unsuitable");
+    let lines = [("idempotency-key", "k-2"), ("content-type", "application/x-ndjson")];
+    send(&admin, &lines, body).problem(422, "idempotency_key_unsuitable");
+    for key in ["", "\"", "\"\"", "a b", "caf\u{e9}", &"k".repeat(256)] {
+        let problem = keyed(key, body).problem(422, "idempotency_key_invalid");
+        assert_eq!(problem["field"], "idempotency-key");
+    }
+    assert_eq!(keyed(&"k".repeat(255), body).expect(202)["accepted"], 1);
+    let twice = [("idempotency-key", "a"), ("idempotency-key", "b")];
+    send(&admin, &twice, body).problem(422, "field_repeated");
+    let event = r#"{"specversion":"1.0","id":"c","source":"s","type":"t"}"#;
+    let structured = |key| [("idempotency-key", key), ("content-type", "application/cloudevents+json")];
+    assert_eq!(send(&admin, &structured("c"), event).expect(202)["accepted"], 1);
+    send(&admin, &structured("d"), event).problem(422, "idempotency_key_conflict");
+}
+
 /// A form, a request in it, and the bodies that it becomes.
 type Form = (&'static str, Headers, &'static str, &'static [&'static str]);
 

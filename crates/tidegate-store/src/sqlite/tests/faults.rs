@@ -5,6 +5,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use rusqlite::{Transaction, ffi};
+use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::retry::Next;
 
@@ -186,7 +187,7 @@ async fn a_commit_found_late_is_adopted_late() {
 async fn a_change_of_unknown_outcome_is_looked_for() {
     let dir = Scratch::new();
     let store = open(&dir).unwrap();
-    store.change(Change::CreateProject { id: "p".to_owned() }, NOW).await.unwrap();
+    store.change(Change::CreateProject { id: "p".to_owned(), catalog: Mode::Open }, NOW).await.unwrap();
     // As if the change before had been written, but reported as failed.
     writer(&store).version -= 1;
     writer(&store).is_suspect = true;

@@ -8,7 +8,7 @@ use tidegate_core::delivery::Status;
 
 use super::{check_golden, open};
 use crate::conformance::Scratch;
-use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, read, run};
+use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run};
 use crate::{DeliveryFilter, EventFilter};
 
 /// Indexes that hold few rows by their nature: walking through one is walking through what is asked for.
@@ -46,6 +46,10 @@ fn queries() -> Vec<(&'static str, String)> {
         ("trace: with it", read::following_sql()),
         ("trace: later", read::late_sql()),
         ("trace: rules", read::RULES.to_owned()),
+        ("quarantine", quarantine::list_sql()),
+        ("quarantine, oldest first", quarantine::pick_sql()),
+        ("quarantine by id", quarantine::named_sql()),
+        ("quarantine: insert", quarantine::INSERT.to_owned()),
         ("backlog: due", read::COUNT_DUE.to_owned()),
         ("backlog: waiting in lanes", read::COUNT_WAITING.to_owned()),
         ("backlog: exhausted", read::COUNT_EXHAUSTED.to_owned()),

@@ -1,0 +1,146 @@
+//! `/v1/catalog`: services, their types, and what is said about them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tidegate_core::catalog::{Catalog, Definition, EventType, check_names, describe};
+use tidegate_store::Change;
+
+use super::auth::Caller;
+use super::problem::{Answer, Problem};
+use super::request::{Pair, Query, Segment, name_cursor, read_body};
+use super::{App, json_answer};
+
+/// Declares a type, or declares it anew. Binds the next event.
+pub(super) async fn put(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Pair(service, type_name): Pair,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_change()?;
+    check_names(&service, &type_name)?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let definition = Definition::parse(&body)?;
+    let change = Change::PutType {
+        project: caller.project,
+        service: service.clone(),
+        type_name: type_name.clone(),
+        definition: serde_json::to_string(&definition).expect("a definition is always JSON"),
+    };
+    let changed = app.change(change).await?;
+    let status = if changed.created { StatusCode::CREATED } else { StatusCode::OK };
+    let event_type = app.event_type(&caller, &service, &type_name)?;
+    Ok(json_answer(status, &shown(&service, &type_name, &event_type)))
+}
+
+/// One type.
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Pair(service, type_name): Pair,
+) -> Answer {
+    caller.must_read()?;
+    let event_type = app.event_type(&caller, &service, &type_name)?;
+    Ok(json_answer(StatusCode::OK, &shown(&service, &type_name, &event_type)))
+}
+
+/// Takes a type back.
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Pair(service, type_name): Pair,
+) -> Answer {
+    caller.must_change()?;
+    app.event_type(&caller, &service, &type_name)?;
+    let answer = json!({ "service": service, "type": type_name, "deleted": true });
+    app.change(Change::DeleteType { project: caller.project, service, type_name }).await?;
+    Ok(json_answer(StatusCode::OK, &answer))
+}
+
+/// Services by name.
+pub(super) async fn services(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let (limit, after) = (query.limit()?, query.name_cursor()?);
+    let catalog = app.catalog(&caller);
+    let all = catalog
+        .services()
+        .iter()
+        .map(|(name, types)| (name, json!({ "service": name, "types": types.len() })));
+    Ok(page(all, limit, after.as_deref()))
+}
+
+/// A service's types by name, without their schemas.
+pub(super) async fn types(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Segment(service): Segment,
+    RawQuery(raw): RawQuery,
+) -> Answer {
+    caller.must_read()?;
+    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let (limit, after) = (query.limit()?, query.name_cursor()?);
+    let catalog = app.catalog(&caller);
+    let types = catalog.services().get(&service).ok_or_else(|| Problem::not_found("service"))?;
+    let all = types.iter().map(|(name, event_type)| {
+        let mut item = shown(&service, name, event_type);
+        item["has_schema"] = event_type.definition.schema.is_some().into();
+        item.as_object_mut().map(|members| members.remove("schema"));
+        (name, item)
+    });
+    Ok(page(all, limit, after.as_deref()))
+}
+
+/// The catalog as an AsyncAPI document.
+pub(super) async fn asyncapi(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    caller.must_read()?;
+    let roster = app.parts.rosters.current();
+    let project = roster.projects.values().find(|project| project.no == caller.project);
+    let name = project.map_or("", |project| project.id.as_str());
+    Ok(json_answer(StatusCode::OK, &describe(name, roster.version, &app.catalog(&caller))))
+}
+
+/// The items after a name, and the name to go on from.
+fn page<'a>(
+    all: impl Iterator<Item = (&'a String, Value)>,
+    limit: usize,
+    after: Option<&str>,
+) -> axum::response::Response {
+    let mut rest = all.skip_while(|(name, _)| after.is_some_and(|after| name.as_str() <= after));
+    let taken: Vec<(&String, Value)> = rest.by_ref().take(limit).collect();
+    let next = taken.last().map(|(name, _)| name_cursor(name)).filter(|_| rest.next().is_some());
+    let items: Vec<Value> = taken.into_iter().map(|(_, item)| item).collect();
+    json_answer(StatusCode::OK, &json!({ "items": items, "next": next }))
+}
+
+fn shown(service: &str, type_name: &str, event_type: &EventType) -> Value {
+    let mut value = json!({
+        "service": service,
+        "type": type_name,
+        "created_at": event_type.created_at,
+        "updated_at": event_type.updated_at,
+    });
+    if let (Value::Object(value), Ok(Value::Object(definition))) =
+        (&mut value, serde_json::to_value(&event_type.definition))
+    {
+        value.extend(definition);
+    }
+    value
+}
+
+impl App {
+    /// The catalog of the caller's project.
+    pub(super) fn catalog(&self, caller: &Caller) -> Arc<Catalog> {
+        self.parts.rosters.current().catalog(caller.project).cloned().unwrap_or_default()
+    }
+
+    fn event_type(&self, caller: &Caller, service: &str, type_name: &str) -> Result<Arc<EventType>, Problem> {
+        let found = self.catalog(caller).get(service, type_name).cloned();
+        found.ok_or_else(|| Problem::not_found("type"))
+    }
+}
