@@ -10,9 +10,10 @@ use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, RetryOutcome};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 
 /// A project's deliveries, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
@@ -39,15 +40,17 @@ pub(super) async fn list_of_subscriber(
 }
 
 async fn list_page(app: &App, caller: &Caller, subscriber: Option<SubscriberNo>, mut query: Query) -> Answer {
+    let name = subscriber.map_or_else(|| "deliveries".to_owned(), |no| format!("deliveries of {no}"));
+    let pages = Pages::of(app, caller, &name, &query);
     let filter = DeliveryFilter {
         status: query.take("status").map(|name| parse_status(&name)).transpose()?,
         subscriber,
-        before: query.cursor()?,
+        before: pages.position(&mut query)?,
         limit: query.limit()?,
     };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
     let items: Vec<Value> = page.items.iter().map(|row| shown(app, row)).collect();
-    Ok(page_answer(&items, page.next))
+    Ok(pages.answer(&items, page.next))
 }
 
 fn parse_status(name: &str) -> Result<Status, Problem> {

@@ -7,6 +7,7 @@ mod health;
 mod keys;
 mod master_key;
 mod openapi;
+mod pages;
 mod problem;
 mod projects;
 mod request;
@@ -27,13 +28,11 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
 use problem::Problem;
-use request::cursor;
 
 /// What every handler can reach.
 pub struct App {
@@ -140,9 +139,4 @@ fn json_text(status: StatusCode, text: String) -> Response {
 
 fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
     json_text(status, serde_json::to_string(value).expect("our own answers are always JSON"))
-}
-
-/// `{"items":[…],"next":…}`.
-fn page_answer(items: &impl Serialize, next: Option<i64>) -> Response {
-    json_answer(StatusCode::OK, &json!({ "items": items, "next": next.map(cursor) }))
 }
