@@ -1,4 +1,4 @@
-//! Development commands: `cargo xtask run | test | tidy | verifiers | sim | bench | chaos`.
+//! Development commands: `cargo xtask run | test | tidy | verifiers | sim | fuzz | bench | chaos`.
 //!
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
 //! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod chaos;
 mod clock;
+mod fuzz;
 mod http;
 mod prng;
 mod run;
@@ -56,6 +57,8 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Feed hostile bytes to every parser
+    Fuzz(fuzz::Fuzz),
     /// Measure the product against the bare pieces of the same machine
     Bench(bench::Bench),
     /// Put the real binary under real faults
@@ -88,6 +91,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Tidy => tidy::run(),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
+        Command::Fuzz(fuzz) => fuzz::run(&fuzz).map(drop),
         Command::Bench(bench) => bench::run(&bench),
         Command::Chaos(chaos) => chaos::run(&chaos),
         Command::BenchGenerator(load) => bench::generator::run(load),

@@ -34,6 +34,9 @@ pub const EXTENSION_NAME_BYTES_MAX: usize = 64;
 pub const SUBSCRIBER_NAME_BYTES_MAX: usize = 256;
 /// Subscribers of one project: each costs memory in every routing table.
 pub const SUBSCRIBERS_PER_PROJECT_MAX: usize = 10_000;
+/// Subscribers with a CEL condition in one project: each is evaluated for every event that passes the rest of its match,
+/// up to [`WHERE_STEPS_MAX`] steps, before the event is answered.
+pub const CONDITIONS_PER_PROJECT_MAX: usize = 1_000;
 /// Patterns in `match.types` or `match.sources`.
 pub const MATCH_PATTERNS_MAX: usize = 100;
 /// A CEL condition. The parser's cost grows with its source.

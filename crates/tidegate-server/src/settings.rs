@@ -194,10 +194,15 @@ impl File {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Unsettled(format!("cannot read {shown}: {error}")))?;
+        Self::parse(&text).map_err(|Unsettled(problem)| Unsettled(format!("{shown}: {problem}")))
+    }
+
+    /// What the text of a configuration file says.
+    pub fn parse(text: &str) -> Result<Self, Unsettled> {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        serde_saphyr::from_str(&text).map_err(|error| Unsettled(format!("{shown}: {error}")))
+        serde_saphyr::from_str(text).map_err(|error| Unsettled(error.to_string()))
     }
 
     /// What `over` says wins over what this says.

@@ -55,6 +55,9 @@ pub enum Error {
     /// The change contradicts what is there; the text says how.
     #[error("{0}")]
     Conflict(String),
+    /// There may not be more of this; the text says how many there are.
+    #[error("{0}")]
+    Quota(String),
     /// The store refused to open as it is; the text says why and what to do.
     #[error("{0}")]
     Unusable(String),

@@ -10,9 +10,10 @@ use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, RetryOutcome};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 
 /// A project's deliveries, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
@@ -58,6 +59,7 @@ fn take_subscriber(app: &App, caller: &Caller, query: &mut Query) -> Result<Opti
     id.map(|id| app.endpoint(caller, &id).map(|endpoint| endpoint.rule.no)).transpose()
 }
 
+/// `query` has been emptied of its filters, so the list's name tells them.
 async fn list_page(
     app: &App,
     caller: &Caller,
@@ -65,10 +67,13 @@ async fn list_page(
     subscriber: Option<SubscriberNo>,
     mut query: Query,
 ) -> Answer {
-    let filter = DeliveryFilter { status, subscriber, before: query.cursor()?, limit: query.limit()? };
+    let name = format!("deliveries {} {}", status.map_or("all", Status::name), subscriber.unwrap_or(0));
+    let pages = Pages::of(app, caller, &name, &query);
+    let filter =
+        DeliveryFilter { status, subscriber, before: pages.position(&mut query)?, limit: query.limit()? };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
     let items: Vec<Value> = page.items.iter().map(|row| shown(app, row)).collect();
-    Ok(page_answer(&items, page.next))
+    Ok(pages.answer(&items, page.next))
 }
 
 fn parse_status(name: &str) -> Result<Status, Problem> {

@@ -15,8 +15,9 @@ use tidegate_store::{EventFilter, EventRow, UnitStatus};
 
 use super::auth::Caller;
 use super::encoding::read_encoded_body;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
-use super::request::{Query, Segment, cursor};
+use super::request::{Query, Segment};
 use super::{App, json_text};
 use crate::pipeline::ingest::Receipt;
 use crate::pipeline::persist::Unavailable;
@@ -128,18 +129,20 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     caller.must_read()?;
     let known = ["source", "type", "subject", "from", "to", "limit", "cursor"];
     let mut query = Query::parse(raw.as_deref(), &known)?;
+    let pages = Pages::of(&app, &caller, "events", &query);
     let filter = EventFilter {
         source: query.take("source"),
         type_name: query.take("type"),
         subject: query.take("subject"),
         from: query.time("from")?,
         to: query.time("to")?,
-        before: query.cursor()?,
+        before: pages.position(&mut query)?,
         limit: query.limit()?,
     };
     let page = app.parts.store.events(caller.project, filter).await?;
     let bodies: Vec<&str> = page.items.iter().map(body_text).collect();
-    let next = page.next.map_or_else(|| "null".to_owned(), |position| format!("\"{}\"", cursor(position)));
+    let next =
+        page.next.map_or_else(|| "null".to_owned(), |position| format!("\"{}\"", pages.cursor(position)));
     Ok(json_text(StatusCode::OK, format!("{{\"items\":[{}],\"next\":{next}}}", bodies.join(","))))
 }
 

@@ -17,9 +17,10 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::{Error, JobRow, JobStatus, NewJob, Past, Selector, StopOutcome, What};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, parse, read_body};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 
 /// What a replay of a subscriber's past may say.
 #[derive(Debug, Deserialize)]
@@ -145,10 +146,11 @@ async fn begin(app: &App, project: ProjectNo, selector: Selector, dry_run: bool)
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, before) = (query.limit()?, query.cursor()?);
+    let pages = Pages::of(&app, &caller, "jobs", &query);
+    let (limit, before) = (query.limit()?, pages.position(&mut query)?);
     let page = app.parts.store.jobs(caller.project, before, limit).await?;
     let items: Vec<Value> = page.items.iter().map(|row| shown(&app, row)).collect();
-    Ok(page_answer(&items, page.next))
+    Ok(pages.answer(&items, page.next))
 }
 
 /// One job.

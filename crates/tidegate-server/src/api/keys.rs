@@ -13,9 +13,10 @@ use tidegate_core::limits::SUBSCRIBER_NAME_BYTES_MAX;
 use tidegate_store::{Change, KeyRow, NewKey};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, read_body};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 use crate::roster::Roster;
 
 #[derive(Deserialize)]
@@ -77,13 +78,14 @@ fn reachable(roster: &Roster, caller: &Caller, id: &str) -> Result<ProjectNo, Pr
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_change()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let pages = Pages::of(&app, &caller, "keys", &query);
     let limit = query.limit()?;
-    let start = usize::try_from(query.cursor()?.unwrap_or(0)).unwrap_or(usize::MAX);
+    let start = usize::try_from(pages.position(&mut query)?.unwrap_or(0)).unwrap_or(usize::MAX);
     let roster = app.parts.rosters.current();
     let seen: Vec<&KeyRow> = roster.keys.iter().filter(|key| is_visible(&caller, key)).collect();
     let items: Vec<Value> = seen.iter().skip(start).take(limit).map(|key| shown(&roster, key)).collect();
     let end = start.saturating_add(items.len());
-    Ok(page_answer(&items, (end < seen.len()).then_some(end as i64)))
+    Ok(pages.answer(&items, (end < seen.len()).then_some(end as i64)))
 }
 
 fn is_visible(caller: &Caller, key: &KeyRow) -> bool {

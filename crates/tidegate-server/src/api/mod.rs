@@ -10,6 +10,7 @@ mod jobs;
 mod keys;
 mod master_key;
 mod openapi;
+mod pages;
 mod problem;
 mod projects;
 mod quarantine;
@@ -37,7 +38,6 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::disk::Disk;
 use crate::listen::tls::Certificate;
@@ -46,7 +46,6 @@ use crate::pipeline::{Parts, Pipeline};
 use health::Troubles;
 use problem::Problem;
 pub use rates::{Peer, RequestRates, limited};
-use request::cursor;
 
 /// What every handler can reach.
 pub struct App {
@@ -193,9 +192,4 @@ fn json_text(status: StatusCode, text: String) -> Response {
 
 fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
     json_text(status, serde_json::to_string(value).expect("our own answers are always JSON"))
-}
-
-/// `{"items":[…],"next":…}`.
-fn page_answer(items: &impl Serialize, next: Option<i64>) -> Response {
-    json_answer(StatusCode::OK, &json!({ "items": items, "next": next.map(cursor) }))
 }

@@ -12,9 +12,10 @@ use tidegate_core::limits::PROJECT_ID_BYTES_MAX;
 use tidegate_store::{Change, ProjectRow};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, read_body};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,7 +74,8 @@ pub(super) async fn create(
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_operate()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
+    let pages = Pages::of(&app, &caller, "projects", &query);
+    let (limit, after) = (query.limit()?, pages.position(&mut query)?.unwrap_or(0));
     let roster = app.parts.rosters.current();
     let mut projects: Vec<&ProjectRow> =
         roster.projects.values().filter(|project| project.no > after).collect();
@@ -81,7 +83,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let next =
         projects.get(limit.wrapping_sub(1)).filter(|_| projects.len() > limit).map(|project| project.no);
     let items: Vec<Value> = projects.into_iter().take(limit).map(shown).collect();
-    Ok(page_answer(&items, next))
+    Ok(pages.answer(&items, next))
 }
 
 /// Changes a project.

@@ -15,25 +15,27 @@ use tidegate_store::{Picked, QuarantineFilter, QuarantineRow, UnitStatus};
 
 use super::auth::Caller;
 use super::events::{status_name, store_unavailable};
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
-use super::request::{Query, cursor, overloaded, parse, parse_cursor, read_body};
-use super::{App, json_answer, page_answer};
+use super::request::{Query, overloaded, parse, read_body};
+use super::{App, json_answer};
 
 /// Quarantined units, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["reason", "source", "type", "limit", "cursor"])?;
+    let pages = Pages::of(&app, &caller, "quarantine", &query);
     let filter = QuarantineFilter {
         ids: Vec::new(),
         source: query.take("source"),
         type_name: query.take("type"),
         reason: query.take("reason").map(|name| reason(&name)).transpose()?,
-        beyond: query.cursor()?,
+        beyond: pages.position(&mut query)?,
         limit: query.limit()?,
     };
     let page = app.parts.store.quarantine(caller.project, filter).await?;
     let items: Vec<Value> = page.items.iter().map(shown).collect();
-    Ok(page_answer(&items, page.next))
+    Ok(pages.answer(&items, page.next))
 }
 
 fn shown(row: &QuarantineRow) -> Value {
@@ -68,7 +70,7 @@ struct Selector {
 
 impl Selector {
     /// Nothing said is not everything meant.
-    fn filter(self) -> Result<QuarantineFilter, Problem> {
+    fn filter(self, pages: &Pages) -> Result<QuarantineFilter, Problem> {
         let has_ids = self.ids.is_some();
         let is_narrow = has_ids || self.source.is_some() || self.r#type.is_some() || self.reason.is_some();
         let is_all = self.all == Some(true);
@@ -86,7 +88,7 @@ impl Selector {
             source: self.source,
             type_name: self.r#type,
             reason: self.reason.map(|name| reason(&name)).transpose()?,
-            beyond: self.cursor.map(|text| parse_cursor(&text)).transpose()?,
+            beyond: self.cursor.map(|text| pages.read(&text)).transpose()?,
             limit: QUARANTINE_UNITS_PER_CALL_MAX,
         })
     }
@@ -102,7 +104,8 @@ pub(super) async fn release(
     caller.must_change()?;
     let ingest = &app.pipeline.ingest;
     let (body, _room) = read_body(&headers, body, ingest).await?;
-    let filter = parse::<Selector>(&body)?.filter()?;
+    let pages = picks(&app, &caller)?;
+    let filter = parse::<Selector>(&body)?.filter(&pages)?;
     let _room = ingest.reserve(REQUEST_BYTES_MAX).ok_or_else(overloaded)?;
     let mut picked = app.parts.store.pick(caller.project, filter).await?;
     let released =
@@ -114,7 +117,7 @@ pub(super) async fn release(
         "duplicates": count(UnitStatus::Duplicate),
         "conflicts": count(UnitStatus::Conflict),
     });
-    Ok(answer(counts, results.collect(), &picked))
+    Ok(answer(counts, results.collect(), &picked, &pages))
 }
 
 /// Takes quarantined units away for good.
@@ -126,19 +129,30 @@ pub(super) async fn discard(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let filter = parse::<Selector>(&body)?.filter()?;
+    let pages = picks(&app, &caller)?;
+    let filter = parse::<Selector>(&body)?.filter(&pages)?;
     let picked = app.parts.store.discard(caller.project, filter, app.parts.clock.now()).await?;
     let results = picked.units.iter().map(|row| result(row, "discarded")).collect();
-    Ok(answer(json!({ "discarded": picked.units.len() }), results, &picked))
+    Ok(answer(json!({ "discarded": picked.units.len() }), results, &picked, &pages))
 }
 
 fn result(row: &QuarantineRow, status: &str) -> Value {
     json!({ "id": row.id, "source": row.source, "status": status })
 }
 
-fn answer(mut counts: Value, results: Vec<Value>, picked: &Picked) -> axum::response::Response {
+/// The cursors of releases and discards, whatever they select.
+fn picks(app: &App, caller: &Caller) -> Result<Pages, Problem> {
+    Ok(Pages::of(app, caller, "quarantine picks", &Query::parse(None, &[])?))
+}
+
+fn answer(
+    mut counts: Value,
+    results: Vec<Value>,
+    picked: &Picked,
+    pages: &Pages,
+) -> axum::response::Response {
     counts["remaining"] = picked.remaining.into();
-    counts["next"] = picked.next.map(cursor).into();
+    counts["next"] = picked.next.map(|position| pages.cursor(position)).into();
     counts["results"] = results.into();
     json_answer(StatusCode::OK, &counts)
 }

@@ -9,7 +9,8 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tidegate_core::egress::check_url;
 use tidegate_core::headers;
-use tidegate_core::id::prefixed;
+use tidegate_core::id::{SubscriberNo, prefixed};
+use tidegate_core::limits::CONDITIONS_PER_PROJECT_MAX;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{
@@ -21,9 +22,10 @@ use tidegate_core::verification::Verification;
 use tidegate_store::{Change, NewSubscriber, SubscriberUpdate, VerificationUpdate};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment, read_body};
-use super::{App, json_answer, page_answer};
+use super::{App, json_answer};
 use crate::pipeline::errands::Errand;
 use crate::roster::Endpoint;
 
@@ -48,7 +50,8 @@ pub(super) async fn create(
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
+    let pages = Pages::of(&app, &caller, "subscribers", &query);
+    let (limit, after) = (query.limit()?, pages.position(&mut query)?.unwrap_or(0));
     let roster = app.parts.rosters.current();
     let mut own = roster
         .endpoints()
@@ -56,7 +59,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let page: Vec<_> = own.by_ref().take(limit).collect();
     let next = page.last().map(|endpoint| endpoint.rule.no).filter(|_| own.next().is_some());
     let items: Vec<Value> = page.into_iter().map(|endpoint| shown(&app, endpoint)).collect();
-    Ok(page_answer(&items, next))
+    Ok(pages.answer(&items, next))
 }
 
 /// One subscriber.
@@ -81,6 +84,7 @@ pub(super) async fn patch(
     patched.validate(&|url| app.check_url(url), &check_headers)?;
     // Whatever failed at the old destination need not fail at the new one.
     let is_fresh = patched.changed.contains(&Section::Destination);
+    app.check_conditions(&caller, &patched.definition, Some(endpoint.rule.no))?;
     let rosters = &app.parts.rosters;
     let nonce = app.parts.entropy.bytes();
     let (definition, hidden) = (!patched.changed.is_empty())
@@ -236,6 +240,7 @@ impl App {
     ) -> Result<(Arc<Endpoint>, String), Problem> {
         let definition = &creation.definition;
         validate(definition, &|url| self.check_url(url), &check_headers).map_err(explain)?;
+        self.check_conditions(caller, definition, None)?;
         let id = prefixed("sub_", self.parts.entropy.u128());
         let secret = creation.secret.unwrap_or_else(|| self.new_secret(definition.signing.algorithm));
         let (rosters, entropy) = (&self.parts.rosters, &self.parts.entropy);
@@ -273,6 +278,31 @@ impl App {
 
     pub(super) fn check_url(&self, url: &str) -> Result<(), String> {
         check_url(url, self.parts.rosters.policy()).map(|_| ()).map_err(|problem| problem.to_string())
+    }
+
+    /// A condition is evaluated for every event that passes the rest of its match: a project has only so many.
+    fn check_conditions(
+        &self,
+        caller: &Caller,
+        definition: &Definition,
+        own: Option<SubscriberNo>,
+    ) -> Result<(), Problem> {
+        if definition.matching.condition.is_none() {
+            return Ok(());
+        }
+        let roster = self.parts.rosters.current();
+        let others = roster.endpoints().filter(|endpoint| {
+            let rule = &endpoint.rule;
+            let is_other = rule.project == caller.project && Some(rule.no) != own;
+            is_other && rule.definition.matching.condition.is_some()
+        });
+        if others.count() < CONDITIONS_PER_PROJECT_MAX {
+            return Ok(());
+        }
+        let detail = format!(
+            "a project has at most {CONDITIONS_PER_PROJECT_MAX} subscribers with a condition: match by type or source"
+        );
+        Err(Problem::conflict("quota_exceeded", detail).with("field", "match.where"))
     }
 
     /// A project's subscriber, or 404.

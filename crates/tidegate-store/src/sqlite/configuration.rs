@@ -85,7 +85,7 @@ fn create_project(tx: &Transaction<'_>, id: &str, catalog: Mode, now: Timestamp)
         return Err(Error::Conflict(format!("the project {id} exists already")));
     }
     if count(tx, "SELECT count(*) FROM projects WHERE deleted_at IS NULL AND no <> ?1", 0)? >= PROJECTS_MAX {
-        return Err(Error::Conflict(format!("an installation has at most {PROJECTS_MAX} projects")));
+        return Err(Error::Quota(format!("an installation has at most {PROJECTS_MAX} projects")));
     }
     let insert = "INSERT INTO projects (id, catalog, created_at) VALUES (?1, ?2, ?3)";
     tx.execute(insert, params![id, catalog.name(), now.as_ms()]).map_err(failed)?;
@@ -127,7 +127,7 @@ fn create_key(tx: &Transaction<'_>, new: &NewKey, now: Timestamp) -> Result<i64>
         return Err(Error::Conflict(format!("the key {} exists already", new.id)));
     }
     if count(tx, "SELECT count(*) FROM keys WHERE project = ?1", new.project)? >= KEYS_PER_PROJECT_MAX {
-        return Err(Error::Conflict(format!(
+        return Err(Error::Quota(format!(
             "a project has at most {KEYS_PER_PROJECT_MAX} keys: delete unused ones"
         )));
     }
@@ -160,9 +160,7 @@ fn create_subscriber(
     }
     let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
     if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {
-        return Err(Error::Conflict(format!(
-            "a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers"
-        )));
+        return Err(Error::Quota(format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers")));
     }
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     tx.execute(

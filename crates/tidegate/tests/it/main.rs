@@ -10,6 +10,7 @@ mod client;
 mod receiver;
 mod server;
 
+mod bombs;
 mod breaker;
 mod catalog;
 mod crowd;

@@ -147,6 +147,12 @@ impl Server {
         fs::read(format!("/proc/{id}/cmdline")).expect("a process")
     }
 
+    /// What the kernel says about it.
+    pub(crate) fn status_file(&self) -> String {
+        let id = self.process.as_ref().expect("it runs").child.id();
+        fs::read_to_string(format!("/proc/{id}/status")).expect("a process")
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process.as_ref().expect("it runs").child.id().to_string();
         let sent = Command::new("kill").args([name, &id]).status().expect("kill exists");

@@ -158,6 +158,61 @@ fn what_belongs_to_others_does_not_exist() {
     }
 }
 
+/// The lists of the API that come in pages, each with the query that a page of this tenant needs.
+fn lists(tenant: &Tenant, admin: &Client) -> Vec<String> {
+    let description = admin.get("/openapi.json").expect(200);
+    let paths = description["paths"].as_object().expect("paths");
+    let is_paged = |item: &Value| {
+        let parameters = item["get"]["parameters"].as_array();
+        parameters.is_some_and(|all| all.iter().any(|one| one["$ref"] == "#/components/parameters/Cursor"))
+    };
+    let paged = paths.iter().filter(|(_, item)| is_paged(item));
+    paged.map(|(path, _)| if path.contains("{id}") { tenant.fill(path) } else { path.clone() }).collect()
+}
+
+#[test]
+fn a_cursor_opens_nothing_but_the_next_page_of_its_own_list() {
+    let server = Server::start();
+    let (victim, intruder) = (Tenant::new(&server, "victim"), Tenant::new(&server, "intruder"));
+    for tenant in [&victim, &intruder] {
+        server.subscribe_as(&tenant.client, &Receiver::start(), &json!({ "active": false }));
+        for n in 0..3 {
+            tenant.client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
+        }
+    }
+    let (mut count, mut cursors) = (0, Vec::new());
+    for (own, foreign) in lists(&victim, &server.admin()).into_iter().zip(lists(&intruder, &server.admin())) {
+        // Projects are the installation's; it has no other whose cursors it could use.
+        let (reader, other) = match own.as_str() {
+            "/v1/projects" => (&server.admin(), &server.admin().with("x-tidegate-project", "victim")),
+            _ => (&victim.client, &intruder.client),
+        };
+        let page = reader.get(&format!("{own}?limit=1")).expect(200);
+        let Some(cursor) = page["next"].as_str() else { panic!("{own} has one page only: teach this test") };
+        let next = reader.get(&format!("{own}?limit=1&cursor={cursor}")).expect(200);
+        assert_ne!(next["items"], page["items"], "{own}");
+        other.get(&format!("{foreign}?limit=1&cursor={cursor}")).problem(422, "cursor_invalid");
+        let last = if cursor.ends_with('0') { "1" } else { "0" };
+        let changed = format!("{}{last}", &cursor[..cursor.len() - 1]);
+        reader.get(&format!("{own}?limit=1&cursor={changed}")).problem(422, "cursor_invalid");
+        cursors.push((own, cursor.to_owned()));
+        count += 1;
+    }
+    assert!(count >= 6, "every list that comes in pages: {cursors:?}");
+    for (list, _) in &cursors {
+        for (_, cursor) in cursors.iter().filter(|(other, _)| other != list) {
+            let answer = victim.client.get(&format!("{list}?cursor={cursor}"));
+            // All deliveries of the only subscriber are another list than those of this subscriber.
+            assert!(matches!(answer.status, 422 | 403), "{list}: {}", answer.text());
+        }
+    }
+    let filtered = format!(
+        "/v1/events?limit=1&type=t&cursor={}",
+        cursors.iter().find(|(list, _)| list == "/v1/events").expect("events").1
+    );
+    victim.client.get(&filtered).problem(422, "cursor_invalid");
+}
+
 #[test]
 fn the_same_event_id_in_two_projects_is_two_events() {
     let server = Server::start();

@@ -10,10 +10,11 @@ use tidegate_core::delivery::Status;
 use tidegate_store::{DeliveryFilter, DeliveryRow};
 
 use super::webhooks::find;
+use crate::api::App;
 use crate::api::auth::Caller;
+use crate::api::pages::Pages;
 use crate::api::problem::{Answer, Problem};
 use crate::api::request::{Query, Segment};
-use crate::api::{App, page_answer};
 
 /// A subscriber's deliveries, newest first.
 pub(in crate::api) async fn list(
@@ -25,9 +26,10 @@ pub(in crate::api) async fn list(
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
     let endpoint = find(&app, &caller, &id)?;
+    let pages = Pages::of(&app, &caller, &format!("history of {id}"), &query);
     let filter = DeliveryFilter {
         subscriber: Some(endpoint.rule.no),
-        before: query.cursor()?,
+        before: pages.position(&mut query)?,
         limit: query.limit()?,
         ..DeliveryFilter::default()
     };
@@ -37,7 +39,7 @@ pub(in crate::api) async fn list(
     for row in &page.items {
         items.push(shown(&app, &caller, row, attempts_max).await?);
     }
-    Ok(page_answer(&items, page.next))
+    Ok(pages.answer(&items, page.next))
 }
 
 async fn shown(app: &App, caller: &Caller, row: &DeliveryRow, attempts_max: usize) -> Result<Value, Problem> {

@@ -14,10 +14,11 @@ use tidegate_store::{Change, DeliveryFilter, NewSecret, SubscriberUpdate};
 
 use super::registration::{amend, in_their_words, parse, shown, warning};
 use crate::api::auth::Caller;
+use crate::api::pages::Pages;
 use crate::api::problem::{Answer, Problem};
 use crate::api::request::{Query, Segment, read_body};
 use crate::api::subscribers::{check_headers, verification_update};
-use crate::api::{App, json_answer, page_answer};
+use crate::api::{App, json_answer};
 use crate::roster::Endpoint;
 
 /// Registers a subscriber.
@@ -57,7 +58,8 @@ pub(in crate::api) async fn list(
 ) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, after) = (query.limit()?, query.cursor()?.unwrap_or(0));
+    let pages = Pages::of(&app, &caller, "webhooks", &query);
+    let (limit, after) = (query.limit()?, pages.position(&mut query)?.unwrap_or(0));
     let roster = app.parts.rosters.current();
     let mut own = roster.endpoints().filter(|endpoint| {
         endpoint.rule.project == caller.project && endpoint.rule.no > after && is_ours(endpoint)
@@ -68,7 +70,7 @@ pub(in crate::api) async fn list(
     for endpoint in &page {
         items.push(shown(endpoint, last_success(&app, &caller, endpoint).await?));
     }
-    Ok(page_answer(&items, next))
+    Ok(pages.answer(&items, next))
 }
 
 /// One subscriber.

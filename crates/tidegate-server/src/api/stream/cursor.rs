@@ -6,8 +6,6 @@ use std::fmt;
 
 use tidegate_core::id::{Incarnation, Seq};
 
-use crate::api::request::cursor;
-
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cursor {
@@ -45,10 +43,18 @@ fn number(digits: &str) -> Option<i64> {
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = |number: i64| cursor(number).split_off(1);
-        let change = i64::try_from(self.change).unwrap_or(i64::MAX);
-        write!(f, "c{}.{}.{}", digits(self.event), digits(self.life), digits(change))
+        let (event, life) = (self.event.unsigned_abs(), self.life.unsigned_abs());
+        write!(f, "c{}.{}.{}", digits(event), digits(life), digits(self.change))
     }
+}
+
+fn digits(mut number: u64) -> String {
+    let mut digits = Vec::new();
+    while number > 0 || digits.is_empty() {
+        digits.push(char::from_digit((number % 36) as u32, 36).expect("a digit below 36"));
+        number /= 36;
+    }
+    digits.into_iter().rev().collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,139 @@
+//! Pages of lists: where one ends and the next begins.
+//!
+//! A cursor is a position, closed for one list, one project and one set of filters: another project's cursor, one of
+//! another query, or one that somebody changed is refused (422). It tells nothing to whoever reads it, least of all how
+//! much the installation has accepted. It stays valid over restarts.
+
+use axum::response::Response;
+use http::StatusCode;
+use ring::hmac;
+use serde::Serialize;
+use serde_json::json;
+
+use super::auth::Caller;
+use super::problem::Problem;
+use super::request::Query;
+use super::{App, json_answer};
+
+/// The pages of one list, as one caller asks for them.
+pub(crate) struct Pages {
+    key: hmac::Key,
+    context: Vec<u8>,
+}
+
+impl Pages {
+    /// Of the list called `list`, filtered by `query`, from which nothing has been taken yet.
+    pub(crate) fn of(app: &App, caller: &Caller, list: &str, query: &Query) -> Self {
+        Self::new(app.parts.store.salt(), caller.project, list, query)
+    }
+
+    fn new(salt: &[u8], project: i64, list: &str, query: &Query) -> Self {
+        let mut context = project.to_be_bytes().to_vec();
+        let filters = query.filters().flat_map(|(name, value)| [name, value]);
+        for text in [list].into_iter().chain(filters) {
+            context.extend((text.len() as u64).to_be_bytes());
+            context.extend(text.as_bytes());
+        }
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, salt), context }
+    }
+
+    /// Where to go on; `None` is the beginning.
+    pub(crate) fn position(&self, query: &mut Query) -> Result<Option<i64>, Problem> {
+        query.take("cursor").map(|text| self.read(&text)).transpose()
+    }
+
+    /// The position that a cursor stands for.
+    pub(crate) fn read(&self, cursor: &str) -> Result<i64, Problem> {
+        self.open(cursor).ok_or_else(|| {
+            let detail = "pass on what `next` of the page before gave, with the same filters";
+            Problem::invalid("cursor_invalid", "cursor", detail)
+        })
+    }
+
+    /// `{"items":[…],"next":…}`.
+    pub(crate) fn answer(&self, items: &impl Serialize, next: Option<i64>) -> Response {
+        let next = next.map(|position| self.cursor(position));
+        json_answer(StatusCode::OK, &json!({ "items": items, "next": next }))
+    }
+
+    /// A position, as clients see it: a tag of it, and the position hidden by a tag of that tag.
+    pub(crate) fn cursor(&self, position: i64) -> String {
+        let position = position.cast_unsigned();
+        let tag = self.tag(b'p', position);
+        format!("c{tag:016x}{:016x}", position ^ self.tag(b'm', tag))
+    }
+
+    fn open(&self, cursor: &str) -> Option<i64> {
+        let digits = cursor.strip_prefix('c').filter(|digits| digits.len() == 32 && digits.is_ascii())?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (tag, hidden) = (number(&digits[..16])?, number(&digits[16..])?);
+        let position = hidden ^ self.tag(b'm', tag);
+        (self.tag(b'p', position) == tag).then_some(position.cast_signed())
+    }
+
+    fn tag(&self, purpose: u8, value: u64) -> u64 {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(b"cursor");
+        context.update(&[purpose]);
+        context.update(&value.to_be_bytes());
+        context.update(&self.context);
+        let tag = context.sign();
+        u64::from_be_bytes(tag.as_ref()[..8].try_into().expect("an HMAC has more than 8 bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KNOWN: [&str; 4] = ["type", "source", "limit", "cursor"];
+
+    fn pages(project: i64, list: &str, query: &str) -> Pages {
+        Pages::new(b"salt", project, list, &Query::parse(Some(query), &KNOWN).unwrap())
+    }
+
+    #[test]
+    fn a_cursor_opens_its_own_list_only() {
+        let own = pages(1, "events", "type=a&limit=5&cursor=x");
+        for position in [0, 1, 35, 1_000_000, i64::MAX, -1] {
+            let cursor = own.cursor(position);
+            assert_eq!(own.open(&cursor), Some(position));
+            assert_eq!(pages(1, "events", "type=a&limit=500").open(&cursor), Some(position));
+            for other in [
+                pages(2, "events", "type=a"),
+                pages(1, "deliveries", "type=a"),
+                pages(1, "events", "type=b"),
+                pages(1, "events", "source=a"),
+                pages(1, "events", "type=a&source="),
+                pages(1, "events", ""),
+            ] {
+                assert_eq!(other.open(&cursor), None);
+            }
+            assert!(
+                !cursor.contains(&format!("{position:x}")) || position < 256,
+                "{cursor} tells {position}"
+            );
+        }
+        for text in ["", "c", "c1", "x", &format!("c{}", "0".repeat(32)), &format!("c{}", "é".repeat(16))] {
+            assert_eq!(own.open(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_changed_cursor_opens(position in any::<i64>(), place in 1..33usize, digit in "[0-9a-f]") {
+            let own = pages(1, "events", "");
+            let cursor = own.cursor(position);
+            let mut changed = cursor.clone();
+            changed.replace_range(place..=place, &digit);
+            prop_assert_eq!(own.open(&changed).is_some(), changed == cursor);
+        }
+
+        #[test]
+        fn any_text_is_answered(text in "\\PC{0,40}") {
+            prop_assert_eq!(pages(1, "events", "").open(&text), None);
+        }
+    }
+}
