@@ -42,6 +42,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_can_not_be_synced() {
         let scratch = Scratch::new();
+        create(scratch.path()).unwrap();
         sync(scratch.path()).unwrap();
         sync(std::path::Path::new("")).unwrap();
         assert!(sync(&scratch.path().join("missing")).is_err());
