@@ -72,6 +72,7 @@ pub(crate) struct Subscriber {
 pub(crate) struct Server {
     binary: PathBuf,
     folder: PathBuf,
+    data: PathBuf,
     pub(crate) address: SocketAddr,
     child: Option<Child>,
 }
@@ -79,17 +80,49 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `binary` with its data under `folder` and waits until it accepts events.
     pub(crate) fn start(binary: &Path, folder: &Path) -> Result<Self> {
-        let address = free_address()?;
-        let folder = folder.to_path_buf();
-        let mut server = Self { binary: binary.to_path_buf(), folder, address, child: None };
+        let mut server = Self::new(binary, folder, &folder.join("data"))?;
         server.resume()?;
         Ok(server)
     }
 
+    /// One that is not started yet, with its log in `folder` and its data in `data`.
+    pub(crate) fn new(binary: &Path, folder: &Path, data: &Path) -> Result<Self> {
+        Ok(Self {
+            binary: binary.to_path_buf(),
+            folder: folder.to_path_buf(),
+            data: data.to_path_buf(),
+            address: free_address()?,
+            child: None,
+        })
+    }
+
+    /// Where its database lies.
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
     /// Starts it again on the same data; answers how long it took to be ready.
     pub(crate) fn resume(&mut self) -> Result<Duration> {
+        let watch = Stopwatch::start();
+        self.spawn(&[])?;
+        let ready = clock::wait_until(READY_PATIENCE, || self.has_ended() || self.is_ready());
+        if !ready || self.has_ended() {
+            bail!("the server did not become ready; its log ends:\n{}", self.log_tail());
+        }
+        Ok(watch.elapsed())
+    }
+
+    /// Starts the process, behind the command `wrapper` if it is not empty, and does not wait for anything.
+    pub(crate) fn spawn(&mut self, wrapper: &[String]) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = Command::new(&self.binary);
+        let mut command = match wrapper {
+            [] => Command::new(&self.binary),
+            [program, args @ ..] => {
+                let mut command = Command::new(program);
+                command.args(args).arg(&self.binary);
+                command
+            }
+        };
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_"))
         {
@@ -98,18 +131,13 @@ impl Server {
         command
             .args(["serve", "--listen", &self.address.to_string(), "--egress-allow", "127.0.0.0/8"])
             .arg("--data-dir")
-            .arg(self.folder.join("data"))
+            .arg(&self.data)
             .env("TIDEGATE_ADMIN_KEY", ADMIN_KEY)
             .stdout(log.try_clone()?)
             .stderr(log);
-        let watch = Stopwatch::start();
         let child = command.spawn().with_context(|| format!("can not start {}", self.binary.display()))?;
         self.child = Some(child);
-        let ready = clock::wait_until(READY_PATIENCE, || self.has_ended() || self.is_ready());
-        if !ready || self.has_ended() {
-            bail!("the server did not become ready; its log ends:\n{}", self.log_tail());
-        }
-        Ok(watch.elapsed())
+        Ok(())
     }
 
     /// The process id, for `/proc`.
@@ -190,12 +218,14 @@ impl Server {
             .with_context(|| format!("{method} {path} got no answer"))
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether it accepts events.
+    pub(crate) fn is_ready(&self) -> bool {
         let asked = http::request(self.address, "GET", "/readyz", &[], b"");
         asked.is_ok_and(|response| response.status == 200)
     }
 
-    fn has_ended(&mut self) -> bool {
+    /// Whether the process is no more.
+    pub(crate) fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 

@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod sqlite;
 
 mod configuration;
+mod folder;
 mod group;
 mod job;
 mod read;

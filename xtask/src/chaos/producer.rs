@@ -1,8 +1,9 @@
 //! The producer of a chaos run: sends numbered events per key and keeps a ledger of what was acknowledged.
 //!
 //! Each connection has one key and sends its next event only when the last was acknowledged; so the order of
-//! acceptance is known. The keys are few and hot, so that a lane always has something that could overtake. A request that broke off has an unknown outcome and is repeated with the same id until it
-//! ends as accepted or as a duplicate of itself, exactly as a careful client does.
+//! acceptance is known. The keys are few and hot, so that a lane always has something that could overtake. A request
+//! that broke off has an unknown outcome and is repeated with the same id until it ends as accepted or as a duplicate
+//! of itself, exactly as a careful client does.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -29,13 +30,24 @@ const AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Counters that all connections share.
 #[derive(Default)]
 pub(super) struct Ledger {
+    /// Events acknowledged so far.
+    pub(super) accepted: AtomicU64,
     /// Requests whose outcome is unknown: sent, at least in part, and not answered.
     pub(super) unknown: AtomicU64,
-    /// Requests refused with 429 or 503.
+    /// Requests refused with 429, 503 or 507.
     pub(super) refused: AtomicU64,
+    /// Refusals that did not say when to come again.
+    pub(super) without_retry_after: AtomicU64,
     /// Events that turned out to have been accepted by a request of unknown outcome.
     pub(super) duplicates_answered: AtomicU64,
     stop: AtomicBool,
+}
+
+impl Ledger {
+    /// How many requests met a fault: refused, or without an answer.
+    pub(super) fn troubled(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed) + self.unknown.load(Ordering::Relaxed)
+    }
 }
 
 /// A running producer.
@@ -104,15 +116,16 @@ impl Sender {
                 clock::rest(AGAIN_AFTER).await;
                 continue;
             };
-            let Ok((status, body)) = exchange(&mut stream, &request).await else {
+            let Ok(Answer { status, has_retry_after, body }) = exchange(&mut stream, &request).await else {
                 self.ledger.unknown.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             self.stream = Some(stream);
             match status {
                 202 => return self.acknowledged(&body),
-                429 | 503 => {
+                429 | 503 | 507 => {
                     self.ledger.refused.fetch_add(1, Ordering::Relaxed);
+                    self.ledger.without_retry_after.fetch_add(u64::from(!has_retry_after), Ordering::Relaxed);
                     clock::rest(AGAIN_AFTER).await;
                 }
                 _ => bail!("key {key} seq {seq} was answered {status}: {}", String::from_utf8_lossy(&body)),
@@ -135,6 +148,7 @@ impl Sender {
 
     fn acknowledged(&self, body: &[u8]) -> Result<()> {
         let answer: Value = serde_json::from_slice(body)?;
+        self.ledger.accepted.fetch_add(1, Ordering::Relaxed);
         match answer["results"][0]["status"].as_str() {
             Some("accepted") => Ok(()),
             Some("duplicate") => {
@@ -146,8 +160,14 @@ impl Sender {
     }
 }
 
+struct Answer {
+    status: u16,
+    has_retry_after: bool,
+    body: Vec<u8>,
+}
+
 /// One request and its answer. Any failure leaves the outcome unknown.
-async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<(u16, Vec<u8>)> {
+async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
     let exchange = async {
         stream.write_all(request).await?;
         let mut answer = Vec::with_capacity(1024);
@@ -156,7 +176,11 @@ async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<(u16, Vec<u8
                 bail!("the connection ended");
             }
             if let Some(message) = wire::message(&answer) {
-                return Ok((wire::status(&answer), answer[message.body..message.end].to_vec()));
+                return Ok(Answer {
+                    status: wire::status(&answer),
+                    has_retry_after: wire::header(&answer[..message.body], "retry-after").is_some(),
+                    body: answer[message.body..message.end].to_vec(),
+                });
             }
         }
     };

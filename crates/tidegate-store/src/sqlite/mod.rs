@@ -113,7 +113,7 @@ fn failed(error: rusqlite::Error) -> Error {
 impl SqliteStore {
     /// Opens or creates the store in `dir`. `salt` is kept only by a new one.
     pub fn open(dir: &Path, salt: &[u8], now: Timestamp, calls: Calls) -> Result<Self> {
-        std::fs::create_dir_all(dir)
+        crate::folder::create(dir)
             .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
         let lock = lock(dir)?;
         let path = dir.join("tidegate.db");
