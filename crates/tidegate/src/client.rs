@@ -96,6 +96,12 @@ impl Client {
         self.success(answer)
     }
 
+    /// Reads a resource, whatever the status.
+    pub(crate) async fn look(&mut self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let url = self.address(path, query);
+        self.exchange(&Method::GET, &url, Bytes::new()).await
+    }
+
     /// Asks for something with a JSON body (or none); anything but a success is a failure.
     pub(crate) async fn act(
         &mut self,
@@ -104,6 +110,13 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Answer, Failure> {
         let answer = self.send(method, path, body.map_or_else(Bytes::new, |b| b.to_string().into())).await?;
+        self.success(answer)
+    }
+
+    /// Asks what a PUT would change; anything but a success is a failure.
+    pub(crate) async fn put_trial(&mut self, path: &[&str], body: &Value) -> Result<Answer, Failure> {
+        let url = self.address(path, &[("dry_run", "true")]);
+        let answer = self.exchange(&Method::PUT, &url, body.to_string().into()).await?;
         self.success(answer)
     }
 

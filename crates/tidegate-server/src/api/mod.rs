@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource, errors as RFC 9457, every route in one table.
 
 mod auth;
+mod declare;
 mod deliveries;
 mod events;
 mod health;
@@ -91,6 +92,7 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers", subscribers::create),
         route(M::GET, "/v1/subscribers", subscribers::list),
         route(M::GET, "/v1/subscribers/{id}", subscribers::get),
+        route(M::PUT, "/v1/subscribers/{id}", declare::put),
         route(M::PATCH, "/v1/subscribers/{id}", subscribers::patch),
         route(M::DELETE, "/v1/subscribers/{id}", subscribers::delete),
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),

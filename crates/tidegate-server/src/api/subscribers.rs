@@ -13,7 +13,7 @@ use tidegate_core::id::prefixed;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{
-    Algorithm, Creation, Section, Start, masked_headers, patch as apply_patch, validate,
+    Algorithm, Creation, Patched, Section, Start, masked_headers, patch as apply_patch, validate,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Change, NewSubscriber, SubscriberUpdate};
@@ -36,6 +36,16 @@ pub(super) async fn create(
     let creation = Creation::parse(&body)?;
     validate(&creation.definition, &|url| app.check_url(url), &check_headers)?;
     let id = prefixed("sub_", app.parts.entropy.u128());
+    Ok(json_answer(StatusCode::CREATED, &make(&app, &caller, id, creation).await?))
+}
+
+/// Makes a checked subscriber under this id; what is shown of it holds its secret, once.
+pub(super) async fn make(
+    app: &App,
+    caller: &Caller,
+    id: String,
+    creation: Creation,
+) -> Result<Value, Problem> {
     let algorithm = creation.definition.signing.algorithm;
     let secret = creation.secret.unwrap_or_else(|| app.new_secret(algorithm));
     let (rosters, entropy) = (&app.parts.rosters, &app.parts.entropy);
@@ -58,9 +68,9 @@ pub(super) async fn create(
     if wants_past {
         app.pipeline.backfill.start(changed.no);
     }
-    let mut answer = shown(&app, &*app.endpoint(&caller, &id)?);
+    let mut answer = shown(app, &*app.endpoint(caller, &id)?);
     tell_secret(&mut answer, algorithm, secret);
-    Ok(json_answer(StatusCode::CREATED, &answer))
+    Ok(answer)
 }
 
 /// Subscribers, oldest first.
@@ -98,12 +108,17 @@ pub(super) async fn patch(
     let endpoint = app.endpoint(&caller, &id)?;
     let patched = apply_patch(endpoint.definition(), &body)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;
+    carry_out(&app, &caller, &id, patched).await
+}
+
+/// Makes a checked change.
+pub(super) async fn carry_out(app: &App, caller: &Caller, id: &str, patched: Patched) -> Answer {
     // Whatever failed at the old destination need not fail at the new one.
     let is_fresh = patched.changed.contains(&Section::Destination);
     let rosters = &app.parts.rosters;
     let nonce = app.parts.entropy.bytes();
     let (definition, hidden) = (!patched.changed.is_empty())
-        .then(|| rosters.part(caller.project, &id, &patched.definition, nonce))
+        .then(|| rosters.part(caller.project, id, &patched.definition, nonce))
         .unzip();
     let update = SubscriberUpdate {
         definition,
@@ -112,7 +127,7 @@ pub(super) async fn patch(
         reorders: patched.changed.contains(&Section::Order),
         ..SubscriberUpdate::default()
     };
-    update_subscriber(&app, &caller, &id, update, is_fresh).await
+    update_subscriber(app, caller, id, update, is_fresh).await
 }
 
 /// Holds its deliveries from now on.
@@ -193,7 +208,7 @@ pub(super) fn shown(app: &App, endpoint: &Endpoint) -> Value {
     value
 }
 
-fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
+pub(super) fn check_headers(custom: &BTreeMap<String, String>) -> Result<(), String> {
     headers::check_headers(custom).map_err(|problem| problem.to_string())
 }
 
@@ -222,7 +237,7 @@ impl App {
         }
     }
 
-    fn check_url(&self, url: &str) -> Result<(), String> {
+    pub(super) fn check_url(&self, url: &str) -> Result<(), String> {
         check_url(url, self.parts.rosters.policy()).map(|_| ()).map_err(|problem| problem.to_string())
     }
 

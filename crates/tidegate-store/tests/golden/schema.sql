@@ -1,4 +1,4 @@
--- version 4
+-- version 5
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -124,5 +124,5 @@ CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
-CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id);
+CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id) WHERE deleted_at IS NULL;
 CREATE INDEX subscribers_version ON subscribers (version);

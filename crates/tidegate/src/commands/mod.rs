@@ -1,6 +1,11 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
+mod apply;
+mod completions;
+mod config;
 mod deliveries;
+mod doctor;
+mod export;
 mod keys;
 mod projects;
 mod resource;
@@ -81,6 +86,18 @@ enum Command {
     Subscribers(subscribers::SubscribersArgs),
     /// List, show or retry deliveries
     Deliveries(deliveries::DeliveriesArgs),
+    /// Make a project what files say
+    Apply(apply::ApplyArgs),
+    /// Print a project as files that `apply` takes
+    Export(export::ExportArgs),
+    /// Check a configuration file, or show the reference
+    Config(config::ConfigArgs),
+    /// Look for trouble: the server, its disk, its receivers
+    Doctor(doctor::DoctorArgs),
+    /// Print completions for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page
+    Man,
     /// Make, list or delete API keys
     Keys(keys::KeysArgs),
     /// Make or list projects
@@ -98,6 +115,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => block_on(trace::run(args, &globals)),
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
+        Command::Apply(args) => block_on(apply::run(args, &globals)),
+        Command::Export(args) => block_on(export::run(args, &globals)),
+        Command::Config(args) => config::run(&args, &globals),
+        Command::Doctor(args) => block_on(doctor::run(args, &globals)),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man => completions::man(),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
     }

@@ -14,6 +14,7 @@ mod breaker;
 mod crowd;
 mod deliver;
 mod egress;
+mod files;
 mod http_edges;
 mod ingest;
 mod leaks;
