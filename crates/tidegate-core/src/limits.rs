@@ -32,6 +32,8 @@ pub const EXTENSION_NAME_BYTES_MAX: usize = 64;
 
 /// A subscriber's label.
 pub const SUBSCRIBER_NAME_BYTES_MAX: usize = 256;
+/// A subscriber's id that its owner chose; it stands in paths and logs.
+pub const SUBSCRIBER_ID_BYTES_MAX: usize = 64;
 /// Subscribers of one project: each costs memory in every routing table.
 pub const SUBSCRIBERS_PER_PROJECT_MAX: usize = 10_000;
 /// Subscribers with a CEL condition in one project: each is evaluated for every event that passes the rest of its match,

@@ -123,7 +123,8 @@ impl HttpTransport {
                 Err(Unanswered { failure, unsent: None }) => return Err(failure),
             }
         }
-        let connection = self.connector.connect(&target, progress).await?;
+        // Boxed, because the state of a handshake is large, and every request would carry room for it along.
+        let connection = Box::pin(self.connector.connect(&target, progress)).await?;
         send_on(connection, &target, request, progress).await.map_err(|unanswered| unanswered.failure)
     }
 }

@@ -109,6 +109,12 @@ impl Client {
         Err(self.problem(&self.read(response).await?))
     }
 
+    /// Reads a resource, whatever the status.
+    pub(crate) async fn look(&mut self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let url = self.address(path, query);
+        self.exchange(&Method::GET, &url, Bytes::new()).await
+    }
+
     /// Asks for something with a JSON body (or none); anything but a success is a failure.
     pub(crate) async fn act(
         &mut self,

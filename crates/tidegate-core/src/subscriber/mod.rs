@@ -30,7 +30,7 @@ pub use self::disable::DisableAfter;
 pub use self::hidden::{MASK, join, masked_headers, part};
 pub use self::invalid::{Invalid, read};
 pub use self::mask::mask_url;
-pub use self::patch::{Patched, Section, patch};
+pub use self::patch::{Patched, Section, differences, patch, replace};
 pub use self::rate::Rate;
 pub use self::signing::{Algorithm, Rotation, Signing};
 pub use self::validate::{CheckHeaders, CheckUrl, check_secret, validate};

@@ -1,4 +1,7 @@
-//! Changing a subscriber: a JSON merge patch (RFC 7396) on its definition, where `null` means the default.
+//! Changing a subscriber: a JSON merge patch (RFC 7396) on its definition, where `null` means the default; or a whole
+//! new definition, which is the patch that leaves nothing of the old one.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
@@ -119,6 +122,58 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     let moves = before["destination"]["url"] != after["destination"]["url"];
     let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
     Ok(Patched { changed: changed.collect(), moves, definition, active })
+}
+
+/// Makes a subscriber what its owner declares, with the body of a `PUT`. What matters only at creation is left aside.
+pub fn replace(current: &Definition, declared: &Map<String, Value>) -> Result<Patched, Invalid> {
+    let before = serde_json::to_value(current).unwrap_or_default();
+    let mut whole = declared.clone();
+    for name in ["id", "from", "secret"] {
+        whole.remove(name);
+    }
+    for section in Section::ALL.map(Section::name) {
+        let wanted = whole.remove(section);
+        whole.insert(section.to_owned(), cover(&before[section], wanted));
+    }
+    patch(current, &serde_json::to_vec(&whole).unwrap_or_default())
+}
+
+/// The merge patch that makes `wanted` of `before`.
+fn cover(before: &Value, wanted: Option<Value>) -> Value {
+    match (before, wanted) {
+        (_, None) => Value::Null,
+        (Value::Object(before), Some(Value::Object(mut wanted))) => {
+            for (name, value) in before {
+                let covered = cover(value, wanted.remove(name));
+                wanted.insert(name.clone(), covered);
+            }
+            Value::Object(wanted)
+        }
+        (_, Some(wanted)) => wanted,
+    }
+}
+
+/// Every member that differs between two JSON values, by its path, with what it was and what it becomes. Arrays count
+/// as one value.
+pub fn differences(before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
+    let mut found = Vec::new();
+    compare("", before, after, &mut found);
+    found
+}
+
+fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<(String, Value, Value)>) {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        if before != after {
+            found.push((path.to_owned(), before.clone(), after.clone()));
+        }
+        return;
+    };
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    for name in names {
+        let inner = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let member = |members: &Map<String, Value>| members.get(name).cloned().unwrap_or(Value::Null);
+        compare(&inner, &member(old), &member(new), found);
+    }
 }
 
 fn take_active(patch: &mut Map<String, Value>) -> Result<Option<bool>, Invalid> {

@@ -2,6 +2,7 @@
 
 mod auth;
 mod catalog;
+mod declare;
 mod deliveries;
 mod encoding;
 mod events;
@@ -118,6 +119,7 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers", subscribers::create),
         route(M::GET, "/v1/subscribers", subscribers::list),
         route(M::GET, "/v1/subscribers/{id}", subscribers::get),
+        route(M::PUT, "/v1/subscribers/{id}", declare::put),
         route(M::PATCH, "/v1/subscribers/{id}", subscribers::patch),
         route(M::DELETE, "/v1/subscribers/{id}", subscribers::delete),
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),

@@ -143,6 +143,14 @@ impl Query {
         self.0.remove(name)
     }
 
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, Problem> {
+        match self.take(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::invalid("flag_invalid", name, "expected true or false")),
+        }
+    }
+
     pub(crate) fn time(&mut self, name: &str) -> Result<Option<Timestamp>, Problem> {
         let Some(text) = self.take(name) else { return Ok(None) };
         // A plus sign in a query means a space; in a time it can only have been a plus sign.

@@ -14,8 +14,8 @@ use tidegate_core::limits::CONDITIONS_PER_PROJECT_MAX;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{
-    Algorithm, Creation, Definition, Invalid, Section, Start, mask_url, masked_headers, patch as apply_patch,
-    validate,
+    Algorithm, Creation, Definition, Invalid, Patched, Section, Start, mask_url, masked_headers,
+    patch as apply_patch, validate,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
@@ -38,12 +38,23 @@ pub(super) async fn create(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let (endpoint, secret) =
-        app.create_subscriber(&caller, Creation::parse(&body)?, |invalid| invalid).await?;
-    let mut answer = shown(&app, &endpoint);
+    let id = prefixed("sub_", app.parts.entropy.u128());
+    let answer = make(&app, &caller, id, Creation::parse(&body)?).await?;
+    Ok(json_answer(StatusCode::CREATED, &answer))
+}
+
+/// Makes a subscriber under this id; what is shown of it holds its secret and its whole address, once.
+pub(super) async fn make(
+    app: &App,
+    caller: &Caller,
+    id: String,
+    creation: Creation,
+) -> Result<Value, Problem> {
+    let (endpoint, secret) = app.create_subscriber(caller, id, creation, |invalid| invalid).await?;
+    let mut answer = shown(app, &endpoint);
     tell_secret(&mut answer, endpoint.definition().signing.algorithm, secret);
     answer["destination"]["url"] = endpoint.definition().destination.url.as_str().into();
-    Ok(json_answer(StatusCode::CREATED, &answer))
+    Ok(answer)
 }
 
 /// Subscribers, oldest first.
@@ -82,13 +93,19 @@ pub(super) async fn patch(
     let endpoint = app.endpoint(&caller, &id)?;
     let patched = apply_patch(endpoint.definition(), &body)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;
+    carry_out(&app, &caller, &id, patched).await
+}
+
+/// Makes a checked change.
+pub(super) async fn carry_out(app: &App, caller: &Caller, id: &str, patched: Patched) -> Answer {
     // Whatever failed at the old destination need not fail at the new one.
     let is_fresh = patched.changed.contains(&Section::Destination);
-    app.check_conditions(&caller, &patched.definition, Some(endpoint.rule.no))?;
+    let endpoint = app.endpoint(caller, id)?;
+    app.check_conditions(caller, &patched.definition, Some(endpoint.rule.no))?;
     let rosters = &app.parts.rosters;
     let nonce = app.parts.entropy.bytes();
     let (definition, hidden) = (!patched.changed.is_empty())
-        .then(|| rosters.part(caller.project, &id, &patched.definition, nonce))
+        .then(|| rosters.part(caller.project, id, &patched.definition, nonce))
         .unzip();
     let update = SubscriberUpdate {
         definition,
@@ -98,7 +115,7 @@ pub(super) async fn patch(
         reorders: patched.changed.contains(&Section::Order),
         ..SubscriberUpdate::default()
     };
-    update_subscriber(&app, &caller, &id, update, is_fresh).await
+    update_subscriber(app, caller, id, update, is_fresh).await
 }
 
 /// Another endpoint has not agreed to anything, and another way of asking has not been tried.
@@ -235,13 +252,13 @@ impl App {
     pub(super) async fn create_subscriber(
         &self,
         caller: &Caller,
+        id: String,
         creation: Creation,
         explain: fn(Invalid) -> Invalid,
     ) -> Result<(Arc<Endpoint>, String), Problem> {
         let definition = &creation.definition;
         validate(definition, &|url| self.check_url(url), &check_headers).map_err(explain)?;
         self.check_conditions(caller, definition, None)?;
-        let id = prefixed("sub_", self.parts.entropy.u128());
         let secret = creation.secret.unwrap_or_else(|| self.new_secret(definition.signing.algorithm));
         let (rosters, entropy) = (&self.parts.rosters, &self.parts.entropy);
         let (open, hidden) = rosters.part(caller.project, &id, definition, entropy.bytes());

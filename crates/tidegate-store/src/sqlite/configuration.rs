@@ -154,9 +154,9 @@ fn create_subscriber(
     now: Timestamp,
 ) -> Result<i64> {
     check_project(tx, new.project)?;
-    if is_there(tx, "SELECT 1 FROM subscribers WHERE project = ?1 AND id = ?2", params![new.project, new.id])?
-    {
-        return Err(Error::Conflict(format!("the subscriber {} exists already, or once did", new.id)));
+    let taken = "SELECT 1 FROM subscribers WHERE project = ?1 AND id = ?2 AND deleted_at IS NULL";
+    if is_there(tx, taken, params![new.project, new.id])? {
+        return Err(Error::Conflict(format!("the subscriber {} exists already", new.id)));
     }
     let living = "SELECT count(*) FROM subscribers WHERE project = ?1 AND deleted_at IS NULL";
     if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {

@@ -56,13 +56,14 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
 
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
     include_str!("../../migrations/sqlite/0004_breaker.sql"),
     include_str!("../../migrations/sqlite/0005_replay.sql"),
     include_str!("../../migrations/sqlite/0007_locking.sql"),
+    include_str!("../../migrations/sqlite/0008_ids.sql"),
 ];
 
 /// The embedded store.

@@ -1,4 +1,4 @@
--- version 5
+-- version 7
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -151,9 +151,7 @@ CREATE TABLE subscribers (
     backfill_after  INTEGER,                 -- events up to here have been looked at; NULL when done
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
-, previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, destination BLOB) STRICT;
-, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, inactive_at INTEGER, destination BLOB) STRICT;
-, previous_secret BLOB, previous_until INTEGER, failing_since INTEGER, destination BLOB) STRICT;
+, previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, inactive_at INTEGER, destination BLOB) STRICT;
 CREATE INDEX catalog_version ON catalog (version);
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
@@ -170,5 +168,5 @@ CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);
-CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id);
+CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id) WHERE deleted_at IS NULL;
 CREATE INDEX subscribers_version ON subscribers (version);

@@ -1,7 +1,12 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
+mod apply;
 mod catalog;
+mod completions;
+mod config;
 mod deliveries;
+mod doctor;
+mod export;
 mod jobs;
 mod keys;
 mod projects;
@@ -97,6 +102,18 @@ enum Command {
     Catalog(catalog::CatalogArgs),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
+    /// Make a project what files say
+    Apply(apply::ApplyArgs),
+    /// Print a project as files that `apply` takes
+    Export(export::ExportArgs),
+    /// Check a configuration file, or show the reference
+    Config(config::ConfigArgs),
+    /// Look for trouble: the server, its disk, its receivers
+    Doctor(doctor::DoctorArgs),
+    /// Print completions for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page
+    Man,
     /// Make, list or delete API keys
     Keys(keys::KeysArgs),
     /// Make or list projects
@@ -119,6 +136,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
+        Command::Apply(args) => block_on(apply::run(args, &globals)),
+        Command::Export(args) => block_on(export::run(args, &globals)),
+        Command::Config(args) => config::run(&args, &globals),
+        Command::Doctor(args) => block_on(doctor::run(args, &globals)),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man => completions::man(),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
     }

@@ -17,7 +17,7 @@ fn what_is_not_there_is_a_problem_too() {
     for (method, path, allowed) in [
         ("PUT", "/v1/events", "get,head,post"),
         ("GET", "/v1/subscribers/x/pause", "post"),
-        ("POST", "/v1/subscribers/x", "delete,get,head,patch"),
+        ("POST", "/v1/subscribers/x", "delete,get,head,patch,put"),
         ("DELETE", "/livez", "get,head"),
         ("BREW", "/v1/keys", "get,head,post"),
     ] {
@@ -118,4 +118,36 @@ fn slow_clients_do_not_block_the_others() {
     }
     drop(slow);
     assert_eq!(client.get("/v1/events").expect(200)["items"].as_array().map(Vec::len), Some(20));
+}
+
+/// Nine requests that are nearly as large as a request may be are more than may be under way together.
+#[test]
+fn what_there_is_no_room_for_is_refused_before_it_is_accepted() {
+    const BODY: usize = 16 * 1024 * 1024;
+    let server = Server::start();
+    let client = server.admin();
+    let head = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\
+         content-type: application/json\r\ncontent-length: {BODY}\r\n\r\n"
+    );
+    let mut begun = Vec::new();
+    for _ in 0..9 {
+        let mut stream = client.connect();
+        stream.write_all(head.as_bytes()).expect("the head is written");
+        // Whoever is refused may be closed before everything is written.
+        let _ = stream.write_all(&vec![b' '; BODY - 1]);
+        begun.push(stream);
+    }
+    let mut last = begun.pop().expect("the ninth");
+    let mut answer = vec![0; 400];
+    let read = last.read(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after"), "{answer}");
+    assert!(answer.contains("overloaded"), "{answer}");
+    let small = json!({ "source": "s", "type": "t", "data": 1 });
+    client.publish(&small);
+    drop(begun);
+    assert!(crate::client::within_patience(|| client.post("/v1/events", &small).status == 202));
+    let kept = client.get("/v1/events?limit=500").expect(200);
+    assert_eq!(kept["items"].as_array().expect("items").len(), 2, "nothing that was refused was kept");
 }

@@ -17,6 +17,7 @@ mod crowd;
 mod deliver;
 mod egress;
 mod encoding;
+mod files;
 mod http_edges;
 mod ingest;
 mod leaks;

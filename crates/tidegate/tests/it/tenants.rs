@@ -125,7 +125,8 @@ fn what_belongs_to_others_does_not_exist() {
     let before = victim.everything();
     let mut count = 0;
     for (method, path, roles) in operations(&server.admin()) {
-        if !path.contains("{id}") {
+        // A declaration makes one's own, whoever else has the same id: see `files`.
+        if !path.contains("{id}") || method == "PUT" {
             continue;
         }
         count += 1;

@@ -7,6 +7,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use tidegate_core::delivery::Status;
+use tidegate_core::id::prefixed;
 use tidegate_core::payload::Payload;
 use tidegate_core::subscriber::Section;
 use tidegate_core::time::Timestamp;
@@ -33,7 +34,8 @@ pub(in crate::api) async fn register(
     let creation = parse(&body)?;
     let warning = warning(creation.secret.as_deref());
     let (is_own, url) = (creation.secret.is_some(), creation.definition.destination.url.clone());
-    let (endpoint, secret) = app.create_subscriber(&caller, creation, in_their_words).await?;
+    let id = prefixed("sub_", app.parts.entropy.u128());
+    let (endpoint, secret) = app.create_subscriber(&caller, id, creation, in_their_words).await?;
     let mut answer = shown(&endpoint, None);
     answer["url"] = url.into();
     if !is_own {

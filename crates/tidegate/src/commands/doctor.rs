@@ -1,0 +1,242 @@
+//! `tidegate doctor`: one line for each thing that could be wrong, with its remedy.
+//!
+//! Asks the server what it knows of itself and looks at what only this machine can tell. A ✗ makes the exit code 1; a !
+//! does not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tidegate_server::settings::{DATA_DIR_DEFAULT, File};
+
+use crate::client::Client;
+use crate::commands::Globals;
+use crate::failure::Failure;
+use crate::output::{Colour, Output, plain};
+
+/// Look for trouble: the server, its disk, its receivers
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// The server's configuration file, if it is on this machine
+    #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The server's data, if it is on this machine [default: ./tidegate-data]
+    #[arg(long, env = "TIDEGATE_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Fine,
+    Warning,
+    Failing,
+}
+
+struct Finding {
+    check: String,
+    state: State,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn fine(check: &str, detail: impl Into<String>) -> Self {
+        Self { check: check.to_owned(), state: State::Fine, detail: detail.into(), remedy: None }
+    }
+
+    fn bad(state: State, check: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check: check.to_owned(), state, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.state {
+            State::Fine => "ok",
+            State::Warning => "warning",
+            State::Failing => "failing",
+        };
+        json!({ "check": self.check, "state": state, "detail": self.detail, "remedy": self.remedy })
+    }
+}
+
+/// Runs `tidegate doctor`.
+pub(crate) async fn run(args: DoctorArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
+    let mut findings = local(&args);
+    findings.extend(remote(globals).await);
+    let output = Output::new(globals.json);
+    let is_failing = findings.iter().any(|finding| finding.state == State::Failing);
+    if output.json {
+        let checks: Vec<Value> = findings.iter().map(Finding::json).collect();
+        output.line(&json!({ "healthy": !is_failing, "checks": checks }).to_string())?;
+    } else {
+        for finding in &findings {
+            print(&output, finding)?;
+        }
+    }
+    Ok(if is_failing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(output: &Output, finding: &Finding) -> std::io::Result<()> {
+    let mark = match finding.state {
+        State::Fine => output.paint.text(Colour::Green, "✓"),
+        State::Warning => output.paint.text(Colour::Grey, "!"),
+        State::Failing => output.paint.text(Colour::Red, "✗"),
+    };
+    output.line(&format!("{mark} {:<16} {}", plain(&finding.check), plain(&finding.detail)))?;
+    match &finding.remedy {
+        Some(remedy) => output.line(&format!("                   → {}", plain(remedy))),
+        None => Ok(()),
+    }
+}
+
+/// What this machine can tell.
+fn local(args: &DoctorArgs) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut data_dir = args.data_dir.clone();
+    if let Some(path) = &args.config {
+        match File::read(path) {
+            Ok(file) => {
+                findings.push(Finding::fine("configuration", format!("{} can be read", path.display())));
+                data_dir = data_dir.or(file.data_dir);
+            }
+            Err(problem) => findings.push(Finding::bad(
+                State::Failing,
+                "configuration",
+                problem.to_string(),
+                "correct it; `tidegate config check` says more",
+            )),
+        }
+    }
+    let data_dir = data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
+    // Absent means that the server is on another machine.
+    if data_dir.is_dir() {
+        findings.push(data(&data_dir));
+        findings.extend(master_key(&data_dir));
+    }
+    findings
+}
+
+fn data(folder: &Path) -> Finding {
+    let database = folder.join("tidegate.db");
+    match fs::metadata(&database) {
+        Ok(found) => Finding::fine("data", format!("{}: {} MB", database.display(), found.len() / 1_000_000)),
+        Err(error) => Finding::bad(
+            State::Warning,
+            "data",
+            format!("{}: {error}", database.display()),
+            "name the server's folder with --data-dir, or start it once",
+        ),
+    }
+}
+
+fn master_key(folder: &Path) -> Option<Finding> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.join("master.key");
+    let mode = fs::metadata(&path).ok()?.permissions().mode() & 0o777;
+    let shown = path.display();
+    Some(if mode & 0o077 == 0 {
+        Finding::fine("master key", format!("{shown} is readable by its owner only; keep a copy elsewhere"))
+    } else {
+        let detail = format!("{shown} can be read by others (mode {mode:o})");
+        Finding::bad(State::Failing, "master key", detail, format!("chmod 600 {shown}"))
+    })
+}
+
+/// What the server tells.
+async fn remote(globals: &Globals) -> Vec<Finding> {
+    let mut client = match Client::new(globals) {
+        Ok(client) => client,
+        Err(failure) => return vec![failing("server", &failure)],
+    };
+    let ready = match client.look(&["readyz"], &[("verbose", "true")]).await {
+        Ok(answer) => answer,
+        Err(failure) => return vec![failing("server", &failure)],
+    };
+    let mut findings = readiness(&globals.url, &ready.json().unwrap_or_default());
+    match subscribers(&mut client).await {
+        Ok(found) => findings.extend(found),
+        Err(failure) => findings.push(failing("key", &failure)),
+    }
+    findings
+}
+
+fn failing(check: &str, failure: &Failure) -> Finding {
+    let detail =
+        std::iter::once(&failure.title).chain(&failure.details).cloned().collect::<Vec<_>>().join("; ");
+    Finding { check: check.to_owned(), state: State::Failing, detail, remedy: failure.fix.clone() }
+}
+
+/// The server's own checks, as `/readyz?verbose` lists them.
+fn readiness(url: &str, answer: &Value) -> Vec<Finding> {
+    let status = answer["status"].as_str().unwrap_or("unknown");
+    let mut findings = vec![match status {
+        "ready" | "degraded" => Finding::fine("server", format!("{url} accepts events")),
+        other => Finding::bad(
+            State::Failing,
+            "server",
+            format!("{url} does not accept events: {other}"),
+            "see the lines below and the server's log",
+        ),
+    }];
+    for (name, check) in answer["checks"].as_object().into_iter().flatten() {
+        let state = check.as_str().or_else(|| check["state"].as_str()).unwrap_or("unknown");
+        let detail = check["detail"].as_str().unwrap_or(state);
+        findings.push(match state {
+            "ok" => Finding::fine(name, detail),
+            _ => {
+                let remedy = check["remedy"].as_str().unwrap_or("see the server's log");
+                let state = if state == "degraded" { State::Warning } else { State::Failing };
+                Finding::bad(state, name, detail, remedy)
+            }
+        });
+    }
+    findings
+}
+
+/// Receivers that get nothing, and deliveries that were given up.
+async fn subscribers(client: &mut Client) -> Result<Vec<Finding>, Failure> {
+    let all = crate::commands::apply::list(client, crate::commands::apply::Kind::Subscriber).await?;
+    let mut findings = vec![Finding::fine("key", format!("it may read; {} subscribers", all.len()))];
+    for subscriber in all.iter().filter(|subscriber| subscriber["active"] == false) {
+        let id = subscriber["id"].as_str().unwrap_or_default();
+        let reason = subscriber["inactive_reason"].as_str().unwrap_or("inactive");
+        findings.push(Finding::bad(
+            State::Warning,
+            "subscriber",
+            format!("{id} is not sent to: {reason}"),
+            format!("when its receiver is well: tidegate subscribers resume {id}"),
+        ));
+    }
+    let dead =
+        client.get(&["v1", "deliveries"], &[("status", "exhausted"), ("limit", "100")]).await?.json()?;
+    let count = dead["items"].as_array().map_or(0, Vec::len);
+    findings.push(match count {
+        0 => Finding::fine("dead letters", "none"),
+        count => Finding::bad(
+            State::Warning,
+            "dead letters",
+            format!("{count}{} deliveries were given up", if count == 100 { " or more" } else { "" }),
+            "see why with `tidegate deliveries list --status exhausted`, then `tidegate replay --dead-letters`",
+        ),
+    });
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_checks_become_lines_with_remedies() {
+        let answer = json!({"status":"degraded","checks":{
+            "store":"ok",
+            "dead_letters":{"state":"degraded","detail":"120 wait","remedy":"replay them"},
+        }});
+        let findings = readiness("http://x", &answer);
+        assert_eq!(findings.len(), 3);
+        let dead = findings.iter().find(|finding| finding.check == "dead_letters").unwrap();
+        assert!(dead.state == State::Warning && dead.remedy.as_deref() == Some("replay them"));
+        assert!(readiness("http://x", &json!({"status":"unavailable"}))[0].state == State::Failing);
+    }
+}
