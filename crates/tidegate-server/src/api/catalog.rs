@@ -10,8 +10,9 @@ use tidegate_core::catalog::{Catalog, Definition, EventType, check_names, descri
 use tidegate_store::Change;
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
-use super::request::{Pair, Query, Segment, name_cursor, read_body};
+use super::request::{Pair, Query, Segment, read_body};
 use super::{App, json_answer};
 
 /// Declares a type, or declares it anew. Binds the next event.
@@ -66,13 +67,14 @@ pub(super) async fn delete(
 pub(super) async fn services(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, after) = (query.limit()?, query.name_cursor()?);
+    let pages = Pages::of(&app, &caller, "services", &query);
+    let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let catalog = app.catalog(&caller);
     let all = catalog
         .services()
         .iter()
         .map(|(name, types)| (name, json!({ "service": name, "types": types.len() })));
-    Ok(page(all, limit, after.as_deref()))
+    Ok(page(all, limit, after.as_deref(), &pages))
 }
 
 /// A service's types by name, without their schemas.
@@ -84,7 +86,8 @@ pub(super) async fn types(
 ) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
-    let (limit, after) = (query.limit()?, query.name_cursor()?);
+    let pages = Pages::of(&app, &caller, &format!("types of {service}"), &query);
+    let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let catalog = app.catalog(&caller);
     let types = catalog.services().get(&service).ok_or_else(|| Problem::not_found("service"))?;
     let all = types.iter().map(|(name, event_type)| {
@@ -93,7 +96,7 @@ pub(super) async fn types(
         item.as_object_mut().map(|members| members.remove("schema"));
         (name, item)
     });
-    Ok(page(all, limit, after.as_deref()))
+    Ok(page(all, limit, after.as_deref(), &pages))
 }
 
 /// The catalog as an AsyncAPI document.
@@ -110,10 +113,11 @@ fn page<'a>(
     all: impl Iterator<Item = (&'a String, Value)>,
     limit: usize,
     after: Option<&str>,
+    pages: &Pages,
 ) -> axum::response::Response {
     let mut rest = all.skip_while(|(name, _)| after.is_some_and(|after| name.as_str() <= after));
     let taken: Vec<(&String, Value)> = rest.by_ref().take(limit).collect();
-    let next = taken.last().map(|(name, _)| name_cursor(name)).filter(|_| rest.next().is_some());
+    let next = taken.last().map(|(name, _)| pages.name_cursor(name)).filter(|_| rest.next().is_some());
     let items: Vec<Value> = taken.into_iter().map(|(_, item)| item).collect();
     json_answer(StatusCode::OK, &json!({ "items": items, "next": next }))
 }

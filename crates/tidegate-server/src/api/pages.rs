@@ -5,6 +5,8 @@
 //! much the installation has accepted. It stays valid over restarts.
 
 use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use ring::hmac;
 use serde::Serialize;
@@ -44,10 +46,7 @@ impl Pages {
 
     /// The position that a cursor stands for.
     pub(crate) fn read(&self, cursor: &str) -> Result<i64, Problem> {
-        self.open(cursor).ok_or_else(|| {
-            let detail = "pass on what `next` of the page before gave, with the same filters";
-            Problem::invalid("cursor_invalid", "cursor", detail)
-        })
+        self.open(cursor).ok_or_else(refused)
     }
 
     /// `{"items":[…],"next":…}`.
@@ -61,6 +60,29 @@ impl Pages {
         let position = position.cast_unsigned();
         let tag = self.tag(b'p', position);
         format!("c{tag:016x}{:016x}", position ^ self.tag(b'm', tag))
+    }
+
+    /// The name after which to go on, in a list by name.
+    pub(crate) fn name(&self, query: &mut Query) -> Result<Option<String>, Problem> {
+        let Some(text) = query.take("cursor") else { return Ok(None) };
+        self.open_name(&text).map(Some).ok_or_else(refused)
+    }
+
+    /// A name in a list, as clients pass it on.
+    pub(crate) fn name_cursor(&self, name: &str) -> String {
+        format!("n{:016x}{}", self.name_tag(name), URL_SAFE_NO_PAD.encode(name))
+    }
+
+    fn open_name(&self, cursor: &str) -> Option<String> {
+        let (tag, coded) = cursor.strip_prefix('n')?.split_at_checked(16)?;
+        let name = String::from_utf8(URL_SAFE_NO_PAD.decode(coded).ok()?).ok()?;
+        (u64::from_str_radix(tag, 16).ok()? == self.name_tag(&name)).then_some(name)
+    }
+
+    fn name_tag(&self, name: &str) -> u64 {
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        let number = u64::from_be_bytes(digest.as_ref()[..8].try_into().expect("a digest has 32 bytes"));
+        self.tag(b'n', number)
     }
 
     fn open(&self, cursor: &str) -> Option<i64> {
@@ -80,6 +102,11 @@ impl Pages {
         let tag = context.sign();
         u64::from_be_bytes(tag.as_ref()[..8].try_into().expect("an HMAC has more than 8 bytes"))
     }
+}
+
+fn refused() -> Problem {
+    let detail = "pass on what `next` of the page before gave, with the same filters";
+    Problem::invalid("cursor_invalid", "cursor", detail)
 }
 
 #[cfg(test)]
@@ -118,6 +145,18 @@ mod tests {
         }
         for text in ["", "c", "c1", "x", &format!("c{}", "0".repeat(32)), &format!("c{}", "é".repeat(16))] {
             assert_eq!(own.open(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_opens_its_own_list_only() {
+        let own = pages(1, "services", "");
+        let cursor = own.name_cursor("a b/é");
+        assert_eq!(own.open_name(&cursor).as_deref(), Some("a b/é"));
+        assert_eq!(pages(2, "services", "").open_name(&cursor), None);
+        assert_eq!(pages(1, "types of s", "").open_name(&cursor), None);
+        for text in ["", "n", "c1", "né", &own.cursor(1), &format!("{cursor}A")] {
+            assert_eq!(own.open_name(text), None, "{text}");
         }
     }
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
@@ -170,23 +168,6 @@ impl Query {
         let all = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         all.filter(|(name, _)| !matches!(*name, "cursor" | "limit"))
     }
-
-    /// The same for lists in the order of names.
-    pub(crate) fn name_cursor(&mut self) -> Result<Option<String>, Problem> {
-        let Some(text) = self.take("cursor") else { return Ok(None) };
-        let bytes = text.strip_prefix('n').and_then(|coded| URL_SAFE_NO_PAD.decode(coded).ok());
-        let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-        name.map(Some).ok_or_else(cursor_invalid)
-    }
-}
-
-fn cursor_invalid() -> Problem {
-    Problem::invalid("cursor_invalid", "cursor", "pass on what `next` of the page before gave")
-}
-
-/// A name in a list, as clients pass it on.
-pub(crate) fn name_cursor(name: &str) -> String {
-    format!("n{}", URL_SAFE_NO_PAD.encode(name))
 }
 
 /// The one variable segment of a path.
@@ -220,14 +201,6 @@ impl FromRequestParts<Arc<App>> for Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cursors_come_back() {
-        let raw = format!("cursor={}", name_cursor("a b/é"));
-        let name = Query::parse(Some(&raw), &["cursor"]).unwrap().name_cursor().unwrap();
-        assert_eq!(name.as_deref(), Some("a b/é"));
-        assert!(Query::parse(Some("cursor=c1"), &["cursor"]).unwrap().name_cursor().is_err());
-    }
 
     #[test]
     fn a_query_is_what_the_handler_knows() {

@@ -78,7 +78,7 @@ pub(crate) struct Globals {
 #[derive(Subcommand)]
 enum Command {
     /// Run the server
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Send one event, or the events of a file
     Send(send::SendArgs),
     /// Receive webhooks, check their signatures, answer as told
@@ -124,7 +124,7 @@ enum Command {
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { globals, command } = cli;
     match command {
-        Command::Serve(args) => serve::serve(args),
+        Command::Serve(args) => serve::serve(*args),
         Command::Send(args) => block_on(send::run(args, &globals)),
         Command::Sink(args) => block_on(sink::run(args, &globals)),
         Command::Verify(args) => verify::run(args, &globals),

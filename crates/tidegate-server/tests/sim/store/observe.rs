@@ -1,0 +1,166 @@
+//! What the store really did, taken over into the history, and what must never be seen there.
+
+use super::*;
+
+impl FaultyStore {
+    pub(super) fn note_commit(&self, group: &Group, committed: &Committed, haunted: u64) {
+        let t = self.life.t();
+        let mut history = self.history.lock();
+        let real = group.results.len() - usize::try_from(haunted).expect("few");
+        for finished in &group.results[..real] {
+            note_result(&mut history, self.life.no, finished);
+        }
+        if haunted > 0 {
+            history.reach("a result of a former life refused");
+        }
+        if committed.stale != haunted {
+            let text = format!("P3 {} results were refused, {haunted} should be", committed.stale);
+            history.violation(text);
+        }
+        for claim in &group.released {
+            history.claims.remove(&claim.delivery);
+        }
+        arrivals::note(&mut history, group, committed, t);
+        for job in &committed.jobs {
+            let claimed = Claimed {
+                token: job.token,
+                subscriber: job.subscriber,
+                lane: job.lane,
+                attempts: job.attempts,
+            };
+            if history.claims.insert(job.delivery, claimed).is_some() {
+                history.violation(format!("P3 delivery {} was claimed twice", job.delivery));
+            }
+        }
+        if !committed.spilled.is_empty() && group.backfills.is_empty() && group.steps.is_empty() {
+            history.reach("a queue spilled");
+        }
+        for subscriber in &committed.backfilled {
+            let version = history.version;
+            if let Some(truth) = history.subs.get_mut(subscriber) {
+                truth.backfilled = Some(version);
+            }
+            history.reach("a backfill done");
+        }
+        history.line(
+            t,
+            format_args!(
+                "commits {} results, {} releases, {} requests; claims {:?}",
+                group.results.len(),
+                group.released.len(),
+                group.submissions.len(),
+                committed.jobs.iter().map(|job| job.delivery).collect::<Vec<_>>(),
+            ),
+        );
+        self.check_memory(&mut history);
+        self.check_spinning(&mut history, t);
+    }
+
+    /// Whoever commits again and again at one instant keeps time from passing: on a real machine, a core that burns.
+    fn check_spinning(&self, history: &mut History, t: i64) {
+        history.spins = if history.spins.0 == t { (t, history.spins.1 + 1) } else { (t, 0) };
+        if history.spins.1 == SPINS_MAX {
+            history.violation(format!("liveness: {SPINS_MAX} commits in one instant"));
+            self.life.end();
+        }
+    }
+
+    /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
+    fn check_memory(&self, history: &mut History) {
+        let Bounds { queue_jobs, refill_jobs, .. } = self.bounds;
+        let mut held = std::collections::BTreeMap::<SubscriberNo, usize>::new();
+        for claimed in history.claims.values() {
+            *held.entry(claimed.subscriber).or_default() += 1;
+        }
+        for (subscriber, held) in held {
+            let places = history.subs[&subscriber].specs.iter().map(|(_, spec)| spec.concurrency).max();
+            let most = queue_jobs + refill_jobs + places.unwrap_or(0) as usize;
+            if held > most {
+                let text =
+                    format!("P8 {held} deliveries of subscriber {subscriber} in memory, {most} allowed");
+                history.violation(text);
+            }
+        }
+    }
+
+    /// Whoever is given up has not taken anything for as long as its owner said. (The change is written a little after
+    /// it was decided; what arrived meanwhile came too late.)
+    fn check_given_up(&self, history: &mut History, subscriber: SubscriberNo, after_ms: Option<u64>) {
+        let Some(after_ms) = after_ms else { return };
+        history.reach("a subscriber given up");
+        let (now, t) = (self.life.clock.now().as_ms(), self.life.t());
+        let since = now - i64::try_from(after_ms).expect("spans are short");
+        let is_early = history.sends.iter().any(|sent| {
+            let taken = sent.told.filter(|(_, heard)| heard.is_success());
+            sent.subscriber == subscriber
+                && sent.now > since
+                && taken.is_some_and(|(told, _)| told + 3_000 < t)
+        });
+        if is_early && !history.is_store_away(t - 3_000, t) {
+            history.violation(format!("P8 subscriber {subscriber} is given up, though it took something"));
+        }
+    }
+
+    pub(super) fn note_change(&self, change: &Change, changed: Changed) {
+        let t = self.life.t();
+        let mut history = self.history.lock();
+        history.version = changed.version;
+        history.line(t, format_args!("configuration {} by {}", changed.version, name(change)));
+        catalog::note_change(&mut history.catalogs, change);
+        match change {
+            Change::CreateSubscriber(new) => {
+                let spec = history.specs[&new.definition].clone();
+                let truth = Truth {
+                    id: new.id.clone(),
+                    project: new.project,
+                    specs: vec![(changed.version, spec)],
+                    specs_t: vec![t],
+                    deleted: None,
+                    active: new.active,
+                    active_since: changed.version,
+                    is_silenced: false,
+                    backfill: new.backfill_from.map(Timestamp::as_ms),
+                    backfilled: None,
+                    touched: vec![t],
+                    pauses: if new.active { Vec::new() } else { vec![(t, i64::MAX)] },
+                };
+                history.subs.insert(changed.no, truth);
+            }
+            Change::UpdateSubscriber { no, update, .. } => {
+                let spec = update.definition.as_ref().map(|text| history.specs[text].clone());
+                let mut failing = None;
+                let truth = history.subs.get_mut(no).expect("only existing ones are changed");
+                if let Some(spec) = spec {
+                    truth.specs.push((changed.version, spec));
+                    truth.specs_t.push(t);
+                }
+                if update.active == Some(Err("failing".to_owned())) {
+                    failing = truth.specs.last().and_then(|(_, spec)| spec.disable_after_ms);
+                }
+                if let Some(active) = &update.active {
+                    truth.set_active(active.is_ok(), changed.version, t);
+                }
+                truth.touched.push(t);
+                self.check_given_up(&mut history, *no, failing);
+            }
+            Change::DeleteSubscriber { no, .. } => {
+                let truth = history.subs.get_mut(no).expect("only existing ones are deleted");
+                truth.deleted = Some(changed.version);
+                truth.active_since = changed.version;
+                truth.touched.push(t);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn name(change: &Change) -> String {
+    match change {
+        Change::CreateSubscriber(new) => format!("creating {}", new.id),
+        Change::UpdateSubscriber { no, update, .. } => {
+            format!("changing {no}: active {:?}, definition {}", update.active, update.definition.is_some())
+        }
+        Change::DeleteSubscriber { no, .. } => format!("deleting {no}"),
+        _ => "another change".to_owned(),
+    }
+}
