@@ -332,7 +332,10 @@ impl Rosters {
     fn apply(&self, roster: &mut Roster, row: SubscriberRow) -> tidegate_store::Result<()> {
         let (no, key) = (row.no, (row.project, row.id.clone()));
         let old = roster.endpoints.remove(&no);
-        roster.by_id.remove(&key);
+        // The id of one that is gone may be another's by now.
+        if roster.by_id.get(&key) == Some(&no) {
+            roster.by_id.remove(&key);
+        }
         if row.deleted {
             return Ok(());
         }

@@ -227,7 +227,8 @@ async fn a_taken_id_is_a_conflict(bench: Bench) {
     let other = bench.change(project("p")).await.no;
     bench.change(Change::CreateSubscriber(NewSubscriber { project: other, ..new_subscriber("s") })).await;
     bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
-    conflicts(&bench, Change::CreateSubscriber(new_subscriber("s"))).await;
+    let again = bench.change(Change::CreateSubscriber(new_subscriber("s"))).await.no;
+    assert_ne!(again, subscriber, "the id is free again, and somebody else's");
     bench.change(Change::CreateKey(key(1, "k"))).await;
     let another = NewKey { hash: b"another".to_vec(), ..key(1, "k") };
     conflicts(&bench, Change::CreateKey(another)).await;

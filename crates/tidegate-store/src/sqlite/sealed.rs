@@ -16,7 +16,8 @@ pub(super) fn list(conn: &Connection) -> rusqlite::Result<Vec<SealedRow>> {
     let mut all = Vec::new();
     for (column, kind) in COLUMNS {
         let sql = format!(
-            "SELECT no, project, id, {column} FROM subscribers WHERE deleted_at IS NULL AND {column} IS NOT NULL"
+            "SELECT no, project, id, {column} FROM subscribers
+             WHERE deleted_at IS NULL AND {column} IS NOT NULL ORDER BY no"
         );
         let mut statement = conn.prepare(&sql)?;
         let rows = statement.query_map([], |row| {
