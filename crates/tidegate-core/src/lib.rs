@@ -18,6 +18,8 @@ pub mod catalog;
 
 pub mod operator;
 
+pub mod span;
+
 pub mod subscriber;
 
 pub mod route;

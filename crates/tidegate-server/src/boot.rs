@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
 use crate::settings::{LogFormat, Settings, Unsettled};
+use crate::spans::Spans;
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +134,10 @@ async fn serve(
     settings.policy = settings.policy.except(address);
     let rosters = Rosters::load(Arc::clone(&store), keys, settings.policy.clone()).await?;
     let master_key = MasterKey::new(origin, Arc::clone(&rosters), entropy.clone());
+    let spans = match settings.collector.clone() {
+        Some(collector) => Spans::to(collector, &clock, &entropy),
+        None => Spans::default(),
+    };
     let parts = Parts {
         store,
         rosters,
@@ -142,6 +147,7 @@ async fn serve(
         metrics: Arc::new(Metrics::default()),
         watch: Arc::default(),
         origin: settings.origin.clone(),
+        spans: Arc::new(spans),
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;
@@ -167,6 +173,7 @@ async fn serve(
     let _ = stop.send(true);
     let _ = door.await;
     app.pipeline.stop().await;
+    app.parts.spans.flush().await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -17,4 +17,5 @@ pub mod pipeline;
 mod probe;
 pub mod roster;
 pub mod settings;
+pub mod spans;
 pub mod watch;

@@ -20,6 +20,7 @@ use tidegate_core::time::Span;
 use crate::api::RequestRates;
 use crate::listen::Terms;
 use crate::listen::tls::TlsFiles;
+use crate::spans::{Collector, OtlpSection};
 
 /// Where the server listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8700";
@@ -53,6 +54,8 @@ pub struct File {
     pub limits: LimitsSection,
     /// How long they may take.
     pub timeouts: TimeoutsSection,
+    /// Where spans go.
+    pub otlp: OtlpSection,
 }
 
 /// `store:`
@@ -181,6 +184,8 @@ pub struct Settings {
     pub terms: Terms,
     /// How often one may ask.
     pub rates: RequestRates,
+    /// Where spans go; absent means that none are recorded.
+    pub collector: Option<Collector>,
 }
 
 /// Settings that can not be used; the text says which and what to do.
@@ -224,6 +229,7 @@ impl File {
             tls: TlsSection { cert: over.tls.cert.or(self.tls.cert), key: over.tls.key.or(self.tls.key) },
             limits: self.limits.overridden_by(&over.limits),
             timeouts: self.timeouts.overridden_by(&over.timeouts),
+            otlp: self.otlp.overridden_by(over.otlp),
         }
     }
 
@@ -273,6 +279,7 @@ impl File {
                 per_key: self.limits.requests_per_key,
                 per_address: self.limits.requests_per_address,
             },
+            collector: self.otlp.settle().map_err(Unsettled)?,
         })
     }
 }

@@ -11,6 +11,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tidegate_core::ingest::Request;
+use tidegate_core::span::{self, Carried};
 use tidegate_store::{EventFilter, EventRow, UnitStatus};
 
 use super::auth::Caller;
@@ -21,16 +22,41 @@ use super::request::{Query, Segment};
 use super::{App, json_text};
 use crate::pipeline::ingest::Receipt;
 use crate::pipeline::persist::Unavailable;
+use crate::spans::{self, Ending, Kind, Value};
 
 /// Accepts events. The answer comes after the commit.
 pub(super) async fn publish(State(app): State<Arc<App>>, request: extract::Request) -> Answer {
     let began = app.parts.clock.elapsed();
-    let answer = accept(&app, request).await;
+    let mut brought = spans::brought_by(request.headers());
+    let span = app.parts.spans.begin(brought.as_ref().map(|brought| brought.context));
+    if let Some(span) = &span {
+        // What comes of these events is caused by this request.
+        let state = brought.and_then(|brought| brought.state);
+        brought = Some(Carried { context: span.context, state });
+    }
+    let answer = accept(&app, request, brought).await;
+    if let Some(span) = &span {
+        app.parts.spans.end(span, span_ending(&answer));
+    }
     app.parts.metrics.requested(app.parts.clock.elapsed() - began);
     answer
 }
 
-async fn accept(app: &App, request: extract::Request) -> Answer {
+fn span_ending(answer: &Answer) -> Ending {
+    let status = match answer {
+        Ok(response) => response.status(),
+        Err(problem) => problem.status(),
+    };
+    let attributes = vec![
+        ("http.request.method", Value::Text("POST".to_owned())),
+        ("http.route", Value::Text("/v1/events".to_owned())),
+        ("http.response.status_code", Value::Int(status.as_u16().into())),
+    ];
+    let has_failed = status.is_server_error();
+    Ending { name: "POST /v1/events", kind: Kind::Server, attributes, links: Vec::new(), has_failed }
+}
+
+async fn accept(app: &App, request: extract::Request, brought: Option<Carried>) -> Answer {
     let (parts, body) = request.into_parts();
     let caller = Caller::of(&parts, app)?;
     caller.must_publish()?;
@@ -41,11 +67,17 @@ async fn accept(app: &App, request: extract::Request) -> Answer {
             "the disk is nearly full: nothing new is accepted until there is room; send it again later";
         return Err(Problem::unavailable("disk_reserve", detail));
     }
-    let units = ingest.decode(&as_request(&parts.headers, &collect_ce(&parts.headers), &body))?;
+    let mut units = ingest.decode(&as_request(&parts.headers, &collect_ce(&parts.headers), &body))?;
     // Nothing borrows from the connection's buffer any more: the next request finds it free.
     drop((parts, body));
+    if let Some(brought) = &brought {
+        for event in units.iter_mut().flat_map(|unit| &mut unit.events) {
+            event.body = span::attach(&event.body, brought);
+        }
+    }
+    let span = brought.filter(|_| app.parts.spans.is_on()).map(|brought| brought.context);
     let warnings = ingest.warnings(caller.project, &units);
-    match ingest.accept(caller.project, units).await {
+    match ingest.accept_for(caller.project, units, span).await {
         Ok(receipt) => Ok(answer(&receipt, &warnings)),
         Err(Unavailable) => Err(store_unavailable()),
     }

@@ -179,6 +179,7 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         backlogs: &backlogs,
         sizes: &sizes,
         streams: app.parts.watch.open(),
+        spans: app.parts.spans.is_on().then(|| app.parts.spans.counts()),
     };
     scrape.add(&mut text);
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());

@@ -26,6 +26,10 @@ impl Problem {
         Self { status, code, detail: detail.into(), more: Map::new() }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     pub(crate) fn not_found(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what} in this project"))
     }

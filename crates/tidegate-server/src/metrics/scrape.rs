@@ -23,6 +23,8 @@ pub struct Scrape<'a> {
     pub sizes: &'a [StorePart],
     /// Open streams.
     pub streams: usize,
+    /// Spans that were sent and that were dropped, where they are recorded.
+    pub spans: Option<(u64, u64)>,
 }
 
 impl Scrape<'_> {
@@ -33,6 +35,10 @@ impl Scrape<'_> {
         text.one(Kind::Gauge, "tidegate_streams_open", "Open streams of events", self.streams);
         let sizes = self.sizes.iter().map(|part| (part.name.to_owned(), part.bytes));
         text.labelled(Kind::Gauge, "tidegate_store_size_bytes", "Size of the store on disk", "part", sizes);
+        if let Some((exported, dropped)) = self.spans {
+            text.one(Kind::Counter, "tidegate_spans_exported", "Spans that a collector took", exported);
+            text.one(Kind::Counter, "tidegate_spans_dropped", "Spans that no collector took", dropped);
+        }
         self.add_subscribers(text);
         process::add(text);
     }

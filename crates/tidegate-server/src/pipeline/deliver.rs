@@ -35,6 +35,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Rosters};
+use crate::spans::{self, Spans};
 
 /// The workers.
 pub struct Deliver {
@@ -50,6 +51,7 @@ pub struct Deliver {
     clock: Clock,
     entropy: Entropy,
     metrics: Arc<Metrics>,
+    spans: Arc<Spans>,
     is_stopping: AtomicBool,
     is_idle: Notify,
 }
@@ -74,6 +76,7 @@ impl Deliver {
             clock: parts.clock.clone(),
             entropy: parts.entropy.clone(),
             metrics: Arc::clone(&parts.metrics),
+            spans: Arc::clone(&parts.spans),
             is_stopping: AtomicBool::new(false),
             is_idle: Notify::new(),
         })
@@ -127,9 +130,16 @@ impl Deliver {
             return ended(turn, Outcome::Unsent);
         };
         let at = self.clock.now();
-        let exchange = self.transport.send(self.outbound(job, endpoint)).await;
+        let mut outbound = self.outbound(job, endpoint);
+        let span = spans::attempt::begin(&self.spans, job, &mut outbound);
+        let exchange = self.transport.send(outbound).await;
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
+        if let Some(span) = &span {
+            let delivery = self.mint.delivery(job.delivery);
+            self.spans
+                .end(span, spans::attempt::ending(job, delivery, &endpoint.rule.id, &exchange, &verdict));
+        }
         self.metrics.attempted(&exchange, &verdict, job.attempts, now.since(job.accepted_at));
         if verdict == Verdict::Delivered {
             endpoint.delivered_at_ms.store(now.as_ms(), Ordering::Relaxed);

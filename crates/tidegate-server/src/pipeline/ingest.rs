@@ -10,6 +10,7 @@ use tidegate_core::event::{Unit, lookup_key};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::ingest::{Refusal, Request, decode};
 use tidegate_core::limits::INGEST_BYTES_IN_FLIGHT_MAX;
+use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Admission, QuarantineRow, RoutedUnit, Submission, UnitStatus};
 
@@ -83,12 +84,22 @@ impl Ingest {
 
     /// Accepts what was read: when this returns `Ok`, what it calls accepted is on disk.
     pub async fn accept(&self, project: ProjectNo, units: Vec<Unit>) -> Result<Receipt, Unavailable> {
+        self.accept_for(project, units, None).await
+    }
+
+    /// The same for a request whose span is recorded.
+    pub async fn accept_for(
+        &self,
+        project: ProjectNo,
+        units: Vec<Unit>,
+        span: Option<SpanContext>,
+    ) -> Result<Receipt, Unavailable> {
         if units.is_empty() {
             return Ok(Vec::new());
         }
         let ids: Vec<String> = units.iter().map(|unit| unit.events[0].id.clone()).collect();
         let units = units.into_iter().map(|unit| keyed(project, unit, Admission::Granted)).collect();
-        let statuses = self.submit(Submission { project, units }).await?;
+        let statuses = self.submit(Submission { project, units }, span).await?;
         Ok(ids.into_iter().zip(statuses).collect())
     }
 
@@ -113,13 +124,17 @@ impl Ingest {
         if units.is_empty() {
             return Ok(Vec::new());
         }
-        self.submit(Submission { project, units }).await
+        self.submit(Submission { project, units }, None).await
     }
 
-    async fn submit(&self, mut submission: Submission) -> Result<Vec<UnitStatus>, Unavailable> {
+    async fn submit(
+        &self,
+        mut submission: Submission,
+        span: Option<SpanContext>,
+    ) -> Result<Vec<UnitStatus>, Unavailable> {
         let roster = self.rosters.current();
         route(&roster, &mut submission, self.clock.now());
-        let statuses = self.persist.submit(submission, roster.version).await?;
+        let statuses = self.persist.submit(submission, roster.version, span).await?;
         for status in &statuses {
             self.metrics.event(*status);
         }

@@ -39,6 +39,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
+use crate::spans::Spans;
 use crate::watch::Watch;
 use deliver::Deliver;
 use desk::Desk;
@@ -70,6 +71,8 @@ pub struct Parts {
     pub watch: Arc<Watch>,
     /// Who we are to endpoints that want to know before they agree.
     pub origin: HeaderValue,
+    /// What took how long.
+    pub spans: Arc<Spans>,
 }
 
 /// Where the loops run. In simulation all are one.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use tidegate_core::id::{SubscriberNo, Version};
 use tidegate_core::limits::GROUP_EVENTS_MAX;
+use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{
     BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Store, Submission, UnitStatus,
@@ -31,6 +32,7 @@ use super::ingest::route;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
+use crate::spans::{Ending, Kind, LINKS_MAX, Spans, Value};
 use crate::watch::Watch;
 
 /// Results that are written alone when no event comes along.
@@ -52,6 +54,7 @@ pub struct Persist {
     clock: Clock,
     metrics: Arc<Metrics>,
     watch: Arc<Watch>,
+    spans: Arc<Spans>,
     pending: Mutex<Pending>,
     wake: Notify,
     is_healthy: AtomicBool,
@@ -75,6 +78,7 @@ struct Pending {
 struct Waiting {
     submission: Submission,
     version: Version,
+    span: Option<SpanContext>,
     reply: oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>,
 }
 
@@ -85,6 +89,8 @@ struct Batch {
     /// Per submission, the configuration it was routed by.
     versions: Vec<Version>,
     submitters: Vec<oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>>,
+    /// Spans of recorded requests.
+    spans: Vec<SpanContext>,
     backfillers: Vec<oneshot::Sender<()>>,
     steppers: Vec<oneshot::Sender<bool>>,
 }
@@ -106,6 +112,7 @@ impl Persist {
             clock: parts.clock.clone(),
             metrics: Arc::clone(&parts.metrics),
             watch: Arc::clone(&parts.watch),
+            spans: Arc::clone(&parts.spans),
             pending: Mutex::default(),
             wake: Notify::new(),
             is_healthy: AtomicBool::new(true),
@@ -122,6 +129,7 @@ impl Persist {
         &self,
         submission: Submission,
         version: Version,
+        span: Option<SpanContext>,
     ) -> Result<Vec<UnitStatus>, Unavailable> {
         let (reply, answer) = oneshot::channel();
         {
@@ -129,7 +137,7 @@ impl Persist {
             if pending.is_stopping {
                 return Err(Unavailable);
             }
-            pending.submissions.push(Waiting { submission, version, reply });
+            pending.submissions.push(Waiting { submission, version, span, reply });
         }
         self.wake.notify_one();
         answer.await.unwrap_or(Err(Unavailable))
@@ -252,9 +260,13 @@ impl Persist {
             self.prepare(batch);
             let group = Arc::new(std::mem::take(&mut batch.group));
             let began = self.clock.elapsed();
+            let span = if batch.spans.is_empty() { None } else { self.spans.begin_linked() };
             let result = self.store.commit(Arc::clone(&group)).await;
             if let Ok(committed) = &result {
                 self.metrics.committed(&group, committed, self.clock.elapsed() - began);
+            }
+            if let Some(span) = &span {
+                self.spans.end(span, commit_ending(&group, &batch.spans, result.is_err()));
             }
             batch.group = Arc::unwrap_or_clone(group);
             match result {
@@ -349,6 +361,7 @@ impl Pending {
         for waiting in self.submissions.drain(..fit) {
             batch.group.submissions.push(waiting.submission);
             batch.versions.push(waiting.version);
+            batch.spans.extend(waiting.span);
             batch.submitters.push(waiting.reply);
         }
         batch.group.results = std::mem::take(&mut self.results);
@@ -366,6 +379,17 @@ impl Pending {
         self.is_urgent = false;
         batch
     }
+}
+
+/// A commit works for many requests at once, so it is linked to them and a child of none.
+fn commit_ending(group: &Group, spans: &[SpanContext], has_failed: bool) -> Ending {
+    let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
+    let attributes = vec![
+        ("tidegate.group.requests", count(group.submissions.len())),
+        ("tidegate.group.results", count(group.results.len())),
+    ];
+    let links = spans.iter().take(LINKS_MAX).copied().collect();
+    Ending { name: "commit", kind: Kind::Internal, attributes, links, has_failed }
 }
 
 /// The subscribers that work of this group may be for.

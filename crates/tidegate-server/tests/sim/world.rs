@@ -230,6 +230,7 @@ impl World {
             metrics: Arc::new(Metrics::default()),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
+            spans: Arc::default(),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;

@@ -12,6 +12,7 @@ use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
 use tidegate_server::boot;
 use tidegate_server::settings::{self, File};
+use tidegate_server::spans::OtlpSection;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,6 +63,12 @@ pub(crate) struct ServeArgs {
     /// The configuration file; flags and variables win over it
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Send spans to an OpenTelemetry collector, for example http://127.0.0.1:4318 (OTEL_EXPORTER_OTLP_ENDPOINT too)
+    #[arg(long, env = "TIDEGATE_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+    /// Of requests without a trace context, the share that begins a trace [default: 1]
+    #[arg(long, env = "TIDEGATE_OTLP_SAMPLE", value_name = "SHARE")]
+    pub(crate) otlp_sample: Option<f64>,
     /// How log lines look [default: text]
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
@@ -134,7 +141,7 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let secret = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let (master_key, previous) = (secret("TIDEGATE_MASTER_KEY"), secret("TIDEGATE_MASTER_KEY_PREVIOUS"));
-    let settings = file.overridden_by(flags(args)).settle(
+    let settings = otel_environment().overridden_by(file).overridden_by(flags(args)).settle(
         secret("TIDEGATE_ADMIN_KEY"),
         master_key.as_deref(),
         previous.as_deref(),
@@ -143,6 +150,14 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     boot::run(settings, |address, first_key| announce(scheme, address, &data_dir, first_key))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What OpenTelemetry's own variables say; a file, our own variables and flags win over it.
+fn otel_environment() -> File {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let endpoint = variable("OTEL_EXPORTER_OTLP_ENDPOINT");
+    let headers = variable("OTEL_EXPORTER_OTLP_HEADERS");
+    File { otlp: OtlpSection { endpoint, headers, sample: None }, ..File::default() }
 }
 
 /// What the command line says, in the shape of the file.
@@ -176,6 +191,7 @@ fn flags(args: ServeArgs) -> File {
             idle: args.door.idle_timeout,
             stall: args.door.stall_timeout,
         },
+        otlp: OtlpSection { endpoint: args.otlp_endpoint, sample: args.otlp_sample, headers: None },
     }
 }
 

@@ -36,6 +36,7 @@ mod sample;
 mod seeds;
 mod signing;
 mod smuggling;
+mod spans;
 mod stream;
 mod subscribers;
 mod tenants;
