@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -73,6 +73,7 @@ pub(crate) struct Server {
     binary: PathBuf,
     folder: PathBuf,
     data: PathBuf,
+    settings: Vec<(String, String)>,
     pub(crate) address: SocketAddr,
     child: Option<Child>,
 }
@@ -91,9 +92,15 @@ impl Server {
             binary: binary.to_path_buf(),
             folder: folder.to_path_buf(),
             data: data.to_path_buf(),
+            settings: Vec::new(),
             address: free_address()?,
             child: None,
         })
+    }
+
+    /// Gives it a setting by the environment, from the next start on.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.settings.push((name.to_owned(), value.to_owned()));
     }
 
     /// Where its database lies.
@@ -133,6 +140,7 @@ impl Server {
             .arg("--data-dir")
             .arg(&self.data)
             .env("TIDEGATE_ADMIN_KEY", ADMIN_KEY)
+            .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .stdout(log.try_clone()?)
             .stderr(log);
         let child = command.spawn().with_context(|| format!("can not start {}", self.binary.display()))?;
@@ -222,6 +230,11 @@ impl Server {
     pub(crate) fn is_ready(&self) -> bool {
         let asked = http::request(self.address, "GET", "/readyz", &[], b"");
         asked.is_ok_and(|response| response.status == 200)
+    }
+
+    /// How the process ended, if it did.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.as_mut().map(Child::try_wait).transpose()?.flatten())
     }
 
     /// Whether the process is no more.

@@ -25,6 +25,11 @@ pub(super) fn check_copy(data: &Path, scratch: &Path) -> Result<()> {
     check(&copy.join(FILE), OpenFlags::SQLITE_OPEN_READ_WRITE)
 }
 
+/// `PRAGMA integrity_check` beside a running server.
+pub(super) fn check_live(data: &Path) -> Result<()> {
+    check(&data.join(FILE), OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
 fn check(path: &Path, flags: OpenFlags) -> Result<()> {
     let conn = Connection::open_with_flags(path, flags)?;
     let found: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;

@@ -5,14 +5,19 @@
 //! promised, and not more often than a crash can explain.
 
 mod control;
+mod crowd;
 mod database;
 mod disk;
+mod diskfull;
+mod io;
 mod judge;
 mod kill9;
+mod neighbours;
 mod powercut;
 mod producer;
 mod receiver;
 mod scene;
+mod strace;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -24,6 +29,12 @@ pub(crate) enum Chaos {
     Kill9(kill9::Kill9),
     /// Cut the power of the server's disk again and again under load
     Powercut(powercut::PowerCut),
+    /// Fill the server's disk under load and make room again
+    Diskfull(diskfull::DiskFull),
+    /// Let writes and syncs of the database fail, one after the other
+    Io(io::Io),
+    /// Measure what good receivers feel of bad ones
+    Neighbours(neighbours::Neighbours),
 }
 
 /// Runs one campaign; an error when a promise was broken.
@@ -31,5 +42,8 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
     match chaos {
         Chaos::Kill9(args) => kill9::run(args),
         Chaos::Powercut(args) => powercut::run(args).map(drop),
+        Chaos::Diskfull(args) => diskfull::run(args),
+        Chaos::Io(args) => io::run(args).map(drop),
+        Chaos::Neighbours(args) => neighbours::run(args),
     }
 }

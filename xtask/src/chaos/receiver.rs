@@ -30,6 +30,8 @@ pub(super) struct Receiver {
 }
 
 struct Notes {
+    /// Added to the time of every answer.
+    slowness: Duration,
     arrivals: Vec<Arrival>,
     prng: Prng,
 }
@@ -38,7 +40,11 @@ impl Receiver {
     /// Listens on a free port; each subscriber has the path `/<index>`.
     pub(super) async fn start(seed: u64) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let notes = Arc::new(Mutex::new(Notes { arrivals: Vec::new(), prng: Prng::new(seed) }));
+        let notes = Arc::new(Mutex::new(Notes {
+            slowness: Duration::ZERO,
+            arrivals: Vec::new(),
+            prng: Prng::new(seed),
+        }));
         let receiver = Self { address: listener.local_addr()?, notes };
         let serving = receiver.clone();
         tokio::spawn(async move {
@@ -47,6 +53,11 @@ impl Receiver {
             }
         });
         Ok(receiver)
+    }
+
+    /// Lets every answer come so much later from now on.
+    pub(super) fn slow(&self, slowness: Duration) {
+        self.with(|notes| notes.slowness = slowness);
     }
 
     /// How many requests were answered 200 so far.
@@ -89,7 +100,7 @@ impl Receiver {
         let seq = number("seq").context("no seq")?;
         self.with(|notes| {
             let ok = notes.prng.below(FAIL_ONE_IN) != 0;
-            let delay = Duration::from_micros(notes.prng.below(DELAY_US_MAX));
+            let delay = notes.slowness + Duration::from_micros(notes.prng.below(DELAY_US_MAX));
             notes.arrivals.push(Arrival { subscriber, key, seq, delivery: delivery.to_owned(), ok });
             Ok((ok, delay))
         })

@@ -63,6 +63,11 @@ pub(super) struct Build {
 }
 
 impl Build {
+    /// The given binary, without building anything.
+    pub(super) fn of(binary: PathBuf) -> Self {
+        Self { debug: true, binary: Some(binary) }
+    }
+
     /// The binary, built if need be.
     pub(super) fn binary(&self) -> Result<PathBuf> {
         let profile = if self.debug { Profile::Debug } else { Profile::Release };
@@ -74,6 +79,11 @@ impl Build {
 }
 
 impl Load {
+    /// The usual load on a binary that is there already.
+    pub(super) fn of(binary: PathBuf) -> Self {
+        Self { seed: None, connections: 32, rate: 3_000, build: Build::of(binary) }
+    }
+
     /// The stream of chance of this run; says its seed, so that the run can be repeated.
     pub(super) fn prng(&self) -> Prng {
         seeded(self.seed)

@@ -1,0 +1,194 @@
+//! Bad neighbours: what the good receivers feel while others hang, drip, reset or never end.
+//!
+//! A hundred receivers get every event. Half of them are always good and are watched. The others are good too, or one
+//! of them is bad, or all of them: these phases alternate in one run, several times, so that a busy machine is busy
+//! for all of them alike. Compared are the medians, over the rounds, of the watched ones' 99th percentile. Few events
+//! per second: this is about standing in somebody's way, not about throughput.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::crowd::{BAD, Crowd, Member, Mood};
+use super::scene::{self, Build};
+use crate::clock::{self, Stopwatch};
+use crate::server::{Scratch, Server};
+
+const CROWD: usize = 100;
+/// Those that are always good, and watched.
+const WATCHED: usize = 50;
+/// Bad ones get a head start, so that they occupy whatever they can.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// How much slower the watched ones may be with one bad neighbour, and with fifty.
+const FACTOR_ONE_MAX: f64 = 1.5;
+const FACTOR_MANY_MAX: f64 = 3.0;
+/// Differences below this are the machine's, not the neighbours'.
+const NOISE: Duration = Duration::from_millis(10);
+/// The watched ones get everything within this, whatever the others do.
+const ARRIVAL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long and how hard.
+#[derive(Args)]
+pub(crate) struct Neighbours {
+    /// How many times the phases alternate
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long each phase is measured
+    #[arg(long, default_value_t = 4)]
+    seconds: u64,
+    /// Events per second, each to a hundred receivers
+    #[arg(long, default_value_t = 4)]
+    rate: u32,
+    /// Decides which neighbour is the one bad one
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    build: Build,
+}
+
+/// The 99th percentiles of each phase, round by round.
+#[derive(Default)]
+struct Figures {
+    none: Vec<Duration>,
+    one: Vec<Duration>,
+    many: Vec<Duration>,
+}
+
+/// Runs the campaign and prints its report.
+pub(crate) fn run(args: &Neighbours) -> Result<()> {
+    let binary = args.build.binary()?;
+    let mut scratch = Scratch::new("neighbours")?;
+    let mut server = Server::start(&binary, scratch.path())?;
+    let outcome = campaign(args, &mut server);
+    if outcome.is_err() {
+        eprintln!("the server's log ends:\n{}", server.log_tail());
+        scratch.keep();
+    }
+    outcome
+}
+
+fn campaign(args: &Neighbours, server: &mut Server) -> Result<()> {
+    let mut prng = scene::seeded(args.seed);
+    let runtime: Runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (crowd, members) = runtime.block_on(Crowd::start(CROWD))?;
+    for (index, member) in members[..WATCHED].iter().enumerate() {
+        subscribe(server, index, member)?;
+    }
+    let stage = Stage { args, server, crowd, members };
+    let mut figures = Figures::default();
+    stage.phase(&[])?;
+    for _ in 0..args.rounds {
+        let unlucky = WATCHED + usize::try_from(prng.below((CROWD - WATCHED) as u64))?;
+        let everybody: Vec<usize> = (WATCHED..CROWD).collect();
+        figures.none.push(stage.phase(&[])?);
+        figures.one.push(stage.phase(&[unlucky])?);
+        figures.none.push(stage.phase(&[])?);
+        figures.many.push(stage.phase(&everybody)?);
+    }
+    server.kill()?;
+    report(&figures)
+}
+
+fn subscribe(server: &Server, index: usize, member: &Member) -> Result<String> {
+    let url = format!("http://{}/", member.address);
+    // The breaker would send the bad ones away after a few failures: here they shall stay and do their worst.
+    let rest = json!({"retry": {"schedule": vec!["1s"; 5]}, "breaker": "off"});
+    Ok(server.subscribe(&format!("member {index}"), &url, &rest)?.id)
+}
+
+struct Stage<'a> {
+    args: &'a Neighbours,
+    server: &'a Server,
+    crowd: Crowd,
+    members: Vec<Member>,
+}
+
+impl Stage<'_> {
+    /// Measures with these neighbours bad; answers the 99th percentile of the watched ones.
+    fn phase(&self, bad: &[usize]) -> Result<Duration> {
+        for (turn, index) in bad.iter().enumerate() {
+            self.members[*index].be(BAD[turn % BAD.len()]);
+        }
+        // Neighbours are new in every phase and leave with what was undelivered, so that phases do not mix.
+        let neighbours = (WATCHED..CROWD)
+            .map(|index| subscribe(self.server, index, &self.members[index]))
+            .collect::<Result<Vec<String>>>()?;
+        self.send(HEAD_START)?;
+        let first = self.send(Duration::from_secs(self.args.seconds))?;
+        let p99 = self.watched(first)?;
+        for id in neighbours {
+            self.server.api("DELETE", &format!("/v1/subscribers/{id}"), &Value::Null)?;
+        }
+        self.members.iter().for_each(|member| member.be(Mood::Good));
+        Ok(p99)
+    }
+
+    /// Sends events at the pace for a while; answers the number of the first.
+    fn send(&self, span: Duration) -> Result<usize> {
+        let watch = Stopwatch::start();
+        let mut first = None;
+        let mut sent = 0;
+        while watch.elapsed() < span {
+            let number = self.crowd.number();
+            first.get_or_insert(number);
+            let event = json!({"source": "chaos", "type": "chaos.tick", "data": {"number": number}});
+            self.server.api("POST", "/v1/events", &event)?;
+            sent += 1;
+            let next = Duration::from_secs(1) * sent / self.args.rate.max(1);
+            clock::pause(next.saturating_sub(watch.elapsed()));
+        }
+        first.context("nothing was sent")
+    }
+
+    /// Waits until all events from `first` on have come to all watched ones.
+    fn watched(&self, first: usize) -> Result<Duration> {
+        let expected = (self.crowd.sent() - first) * WATCHED;
+        let complete =
+            clock::wait_until(ARRIVAL_PATIENCE, || self.crowd.times(first, WATCHED).len() >= expected);
+        let mut times = self.crowd.times(first, WATCHED);
+        ensure!(complete, "only {} of {expected} deliveries came to the watched ones", times.len());
+        times.sort();
+        Ok(times[times.len() * 99 / 100])
+    }
+}
+
+fn report(figures: &Figures) -> Result<()> {
+    let baseline = median(&figures.none);
+    println!("p99 without bad neighbours   {}, median {}", list(&figures.none), ms(baseline));
+    let mut is_kept = true;
+    let phases = [("1 bad", &figures.one, FACTOR_ONE_MAX), ("50 bad", &figures.many, FACTOR_MANY_MAX)];
+    for (name, p99s, factor_max) in phases {
+        let p99 = median(p99s);
+        let factor = p99.as_secs_f64() / baseline.as_secs_f64();
+        println!(
+            "p99 with {name:<6} of {CROWD}       {}, median {}: {factor:.2} times (at most {factor_max} + {})",
+            list(p99s),
+            ms(p99),
+            ms(NOISE)
+        );
+        is_kept &= p99 <= baseline.mul_f64(factor_max) + NOISE;
+    }
+    if !is_kept {
+        bail!("bad neighbours slow down the good ones more than promised");
+    }
+    println!("every promise was kept");
+    Ok(())
+}
+
+fn median(durations: &[Duration]) -> Duration {
+    let mut sorted = durations.to_vec();
+    sorted.sort();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+fn list(durations: &[Duration]) -> String {
+    durations.iter().map(|duration| ms(*duration)).collect::<Vec<_>>().join(" ")
+}
+
+fn ms(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1_000.0)
+}
