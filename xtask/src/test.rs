@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::clock::Stopwatch;
-use crate::{sim, tidy, verifiers};
+use crate::{chaos, sim, tidy, verifiers};
 
 /// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
 const SIM_SEEDS: u64 = 1_000;
@@ -20,13 +20,14 @@ struct Step {
     work: fn() -> Result<String>,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step { name: "format", work: format },
     Step { name: "clippy", work: clippy },
     Step { name: "tidy", work: house_rules },
     Step { name: "tests", work: tests },
     Step { name: "simulation", work: simulation },
     Step { name: "verifiers", work: public_verifiers },
+    Step { name: "chaos", work: faults },
     Step { name: "dependencies", work: dependencies },
 ];
 
@@ -87,6 +88,11 @@ fn simulation() -> Result<String> {
 
 fn public_verifiers() -> Result<String> {
     verifiers::run(None)
+}
+
+/// Real faults; `cargo xtask chaos` has longer ones.
+fn faults() -> Result<String> {
+    chaos::short()
 }
 
 /// Licences, advisories and sources need cargo-deny; what must never be in the tree is part of tidy.

@@ -240,3 +240,24 @@ fn first_start(binary: &Path, folder: &Path, fault: &Fault) -> Result<(bool, boo
     database::check_copy(server.data(), folder)?;
     Ok((has_struck, ended.is_some()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Tally, spread};
+
+    #[test]
+    fn starts_are_struck_early_one_by_one_and_later_here_and_there() {
+        let points: Vec<u32> = (0..12).map(spread).collect();
+        assert_eq!(points, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15]);
+    }
+
+    #[test]
+    fn a_kind_that_never_struck_fails_the_campaign() {
+        let mut tally = Tally::default();
+        tally.add("a write fails", true);
+        tally.add("a write fails", false);
+        assert!(tally.print().is_ok());
+        tally.add("a sync fails", false);
+        assert!(tally.print().is_err_and(|error| error.to_string().contains("a sync fails")));
+    }
+}

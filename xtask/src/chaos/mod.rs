@@ -22,6 +22,8 @@ mod strace;
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::cargo::{self, Profile};
+
 /// The faults there are.
 #[derive(Subcommand)]
 pub(crate) enum Chaos {
@@ -46,4 +48,23 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
     }
+}
+
+/// A short version of the campaigns that do not depend on the machine's speed, for every test run. Answers a remark.
+pub(crate) fn short() -> Result<String> {
+    let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
+    let load = scene::Load::of(binary);
+    println!("-- kill9 --");
+    kill9::run(&kill9::Kill9 { seconds: 5, load: load.clone() })?;
+    println!("-- powercut --");
+    let powercut = powercut::PowerCut { rounds: 3, require: false, load: load.clone() };
+    let powercut = powercut::run(&powercut)?;
+    println!("-- io --");
+    let io = io::run(&io::Io { points: 18, starts: 6, require: false, load })?;
+    let names = [("kill9", None), ("powercut", powercut), ("io", io)];
+    let told = names.map(|(name, note)| match note {
+        None => name.to_owned(),
+        Some(note) => format!("{name} ({note})"),
+    });
+    Ok(told.join(", "))
 }

@@ -34,7 +34,7 @@ const ARRIVAL_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Args)]
 pub(crate) struct Neighbours {
     /// How many times the phases alternate
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each phase is measured
     #[arg(long, default_value_t = 4)]
@@ -191,4 +191,30 @@ fn list(durations: &[Duration]) -> String {
 
 fn ms(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Figures, report};
+
+    fn check(none: &[u64], one: &[u64], many: &[u64], is_kept: bool) {
+        let of = |ms: &[u64]| ms.iter().copied().map(Duration::from_millis).collect();
+        let figures = Figures { none: of(none), one: of(one), many: of(many) };
+        assert_eq!(report(&figures).is_ok(), is_kept, "{none:?} {one:?} {many:?}");
+    }
+
+    #[test]
+    fn medians_are_compared_with_the_run_without_bad_neighbours() {
+        check(&[100, 100, 100], &[100, 150, 900], &[300, 100, 900], true);
+        check(&[100, 100, 100], &[165, 165, 100], &[100, 100, 100], false);
+        check(&[100, 100, 100], &[100, 100, 100], &[315, 315, 100], false);
+    }
+
+    #[test]
+    fn what_the_machine_alone_may_do_is_not_blamed_on_neighbours() {
+        check(&[1, 1, 1], &[11, 11, 11], &[12, 12, 12], true);
+        check(&[1, 1, 1], &[12, 12, 12], &[1, 1, 1], false);
+    }
 }
