@@ -1,24 +1,32 @@
 //! A small disk that can lose its power: ext4 in a file, on a loop device.
 //!
-//! [`Disk::cut`] shuts the file system down without writing its log: from that instant nothing reaches the disk, and
+//! [`Fuse::blow`] shuts the file system down without writing its log: from that instant nothing reaches the disk, and
 //! what was written without a sync is gone after the next mount, as after a power cut. That is stricter than killing
 //! a process, whose writes stay in the kernel's memory. It is milder than a real cut in one respect: the image keeps
 //! whatever the kernel had handed down, so a drive that lies about its cache is not imitated.
 //!
-//! Needs root, loop devices, ext4, and `python3` or `xfs_io` for the one system call that safe Rust can not make.
+//! A sync that is under way when the cut comes may report success and yet be lost: the kernel finds the aborted
+//! transaction gone and takes it for written (seen with nothing but a write and a sync in a loop). With real power the
+//! process would be gone as well, so whoever cuts must not believe an answer that comes after the cut began.
+//!
+//! Needs root, loop devices, ext4, and `python3` for the one system call that safe Rust can not make.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::clock;
 
-/// `EXT4_IOC_SHUTDOWN` with the flag "do not flush the log".
+/// `EXT4_IOC_SHUTDOWN` with the flag "do not flush the log", at once when a line comes in.
 const SHUTDOWN: &str = "import fcntl, os, struct, sys
-fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+disk = os.open(sys.argv[1], os.O_RDONLY)
+print('armed', flush=True)
+if sys.stdin.readline():
+    fcntl.ioctl(disk, 0x8004587d, struct.pack('I', 2))";
 /// A dead process may hold its files a moment longer.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -48,12 +56,20 @@ impl Disk {
         &self.mount
     }
 
-    /// From now on nothing reaches the disk.
-    pub(super) fn cut(&self) -> Result<()> {
-        let by_python = call(Command::new("python3").args(["-c", SHUTDOWN]).arg(&self.mount));
-        by_python
-            .or_else(|_| call(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.mount)))
-            .context("the file system can not be shut down (python3 or xfs_io is needed)")
+    /// Prepares a cut, so that it comes at once when it is called for.
+    pub(super) fn arm(&self) -> Result<Fuse> {
+        let mut child = Command::new("python3")
+            .args(["-c", SHUTDOWN])
+            .arg(&self.mount)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("python3 can not be started")?;
+        let output = child.stdout.take().context("no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        ensure!(line == "armed\n", "python3 can not open {}", self.mount.display());
+        Ok(Fuse(child))
     }
 
     /// Mounts it again after a cut, which plays its log back as a reboot does. Nobody may use it any more.
@@ -68,6 +84,19 @@ impl Disk {
     fn mount(&mut self) -> Result<()> {
         call(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(&self.image).arg(&self.mount))?;
         self.is_mounted = true;
+        Ok(())
+    }
+}
+
+/// A cut that waits for its instant.
+pub(super) struct Fuse(Child);
+
+impl Fuse {
+    /// From now on nothing reaches the disk.
+    pub(super) fn blow(mut self) -> Result<()> {
+        self.0.stdin.take().context("no input")?.write_all(b"now\n")?;
+        let status = self.0.wait()?;
+        ensure!(status.success(), "the file system can not be shut down");
         Ok(())
     }
 }

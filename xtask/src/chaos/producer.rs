@@ -40,10 +40,17 @@ pub(super) struct Ledger {
     pub(super) without_retry_after: AtomicU64,
     /// Events that turned out to have been accepted by a request of unknown outcome.
     pub(super) duplicates_answered: AtomicU64,
+    /// Answers to requests of an earlier age are not believed.
+    age: AtomicU64,
     stop: AtomicBool,
 }
 
 impl Ledger {
+    /// Requests under way have an unknown outcome, whatever they are answered.
+    pub(super) fn disbelieve(&self) {
+        self.age.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// How many requests met a fault: refused, or without an answer.
     pub(super) fn troubled(&self) -> u64 {
         self.refused.load(Ordering::Relaxed) + self.unknown.load(Ordering::Relaxed)
@@ -116,7 +123,10 @@ impl Sender {
                 clock::rest(AGAIN_AFTER).await;
                 continue;
             };
-            let Ok(Answer { status, has_retry_after, body }) = exchange(&mut stream, &request).await else {
+            let age = self.ledger.age.load(Ordering::SeqCst);
+            let answer = exchange(&mut stream, &request).await;
+            let is_believed = self.ledger.age.load(Ordering::SeqCst) == age;
+            let Some(Answer { status, has_retry_after, body }) = answer.ok().filter(|_| is_believed) else {
                 self.ledger.unknown.fetch_add(1, Ordering::Relaxed);
                 continue;
             };

@@ -30,6 +30,8 @@ pub(super) struct Receiver {
 }
 
 struct Notes {
+    /// Requests are neither noted nor answered.
+    is_deaf: bool,
     /// Added to the time of every answer.
     slowness: Duration,
     arrivals: Vec<Arrival>,
@@ -41,6 +43,7 @@ impl Receiver {
     pub(super) async fn start(seed: u64) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let notes = Arc::new(Mutex::new(Notes {
+            is_deaf: false,
             slowness: Duration::ZERO,
             arrivals: Vec::new(),
             prng: Prng::new(seed),
@@ -60,6 +63,11 @@ impl Receiver {
         self.with(|notes| notes.slowness = slowness);
     }
 
+    /// Takes nothing in from now on, as if nobody had sent it; or does so again.
+    pub(super) fn deafen(&self, is_deaf: bool) {
+        self.with(|notes| notes.is_deaf = is_deaf);
+    }
+
     /// How many requests were answered 200 so far.
     pub(super) fn taken(&self) -> usize {
         self.with(|notes| notes.arrivals.iter().filter(|arrival| arrival.ok).count())
@@ -75,9 +83,14 @@ impl Receiver {
         loop {
             while let Some(message) = wire::message(&buffer) {
                 let request: Vec<u8> = buffer.drain(..message.end).collect();
-                let Ok((ok, delay)) = self.note(&request, message.body) else {
-                    eprintln!("a request that is no delivery came: {}", String::from_utf8_lossy(&request));
-                    return;
+                let (ok, delay) = match self.note(&request, message.body) {
+                    Ok(Some(answer)) => answer,
+                    Ok(None) => return,
+                    Err(_) => {
+                        let request = String::from_utf8_lossy(&request);
+                        eprintln!("a request that is no delivery came: {request}");
+                        return;
+                    }
                 };
                 clock::rest(delay).await;
                 if stream.write_all(if ok { OK } else { FAILED }).await.is_err() {
@@ -90,8 +103,8 @@ impl Receiver {
         }
     }
 
-    /// Notes the arrival and decides its answer.
-    fn note(&self, request: &[u8], body: usize) -> Result<(bool, Duration)> {
+    /// Notes the arrival and decides its answer, if there is to be one.
+    fn note(&self, request: &[u8], body: usize) -> Result<Option<(bool, Duration)>> {
         let event: Value = serde_json::from_slice(&request[body..])?;
         let number = |field: &str| event["data"][field].as_str().and_then(|text| text.parse::<u32>().ok());
         let subscriber = wire::path(request).trim_start_matches('/').parse().context("no subscriber")?;
@@ -99,10 +112,13 @@ impl Receiver {
         let key = usize::try_from(number("key").context("no key")?)?;
         let seq = number("seq").context("no seq")?;
         self.with(|notes| {
+            if notes.is_deaf {
+                return Ok(None);
+            }
             let ok = notes.prng.below(FAIL_ONE_IN) != 0;
             let delay = notes.slowness + Duration::from_micros(notes.prng.below(DELAY_US_MAX));
             notes.arrivals.push(Arrival { subscriber, key, seq, delivery: delivery.to_owned(), ok });
-            Ok((ok, delay))
+            Ok(Some((ok, delay)))
         })
     }
 
