@@ -18,7 +18,8 @@ use super::{control, database};
 use crate::clock;
 use crate::server::{Scratch, Server};
 
-const DISK_MIB: u64 = 512;
+/// Far more than the reserve that the server keeps free by default. The image is sparse.
+const DISK_MIB: u64 = 1_024;
 /// Results of attempts that wait for the next commit at most: a cut takes them as well.
 const RESULTS_WAITING_MAX: u64 = 512;
 /// A cut comes at most so long after the server has acknowledged something new.
