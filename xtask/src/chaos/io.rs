@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::database;
 use super::producer::Ledger;
-use super::scene::{IN_FLIGHT_MAX, Load, Scene};
+use super::scene::{CRASH_EXPLAINS_MAX, Load, Scene};
 use super::strace::{self, Fault, Tracer};
 use crate::clock;
 use crate::server::{Scratch, Server};
@@ -159,7 +159,7 @@ fn sweep_load(args: &Io, server: &mut Server, scratch: &Path) -> Result<()> {
     println!("recovery            {} ms at most", tally.recovery_max.as_millis());
     tally.print()?;
     // Results wait in memory for the store to work again: only a process that ended explains a second copy.
-    outcome.verdict(IN_FLIGHT_MAX * tally.restarts)
+    outcome.verdict(CRASH_EXPLAINS_MAX * tally.restarts)
 }
 
 /// Lets one fault happen; says whether it did.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::scene::{IN_FLIGHT_MAX, Load, Scene};
+use super::scene::{CRASH_EXPLAINS_MAX, Load, Scene};
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
 use crate::server::{Scratch, Server};
@@ -56,7 +56,7 @@ fn campaign(args: &Kill9, server: &mut Server) -> Result<()> {
     let outcome = scene.conclude(server, producer)?;
     println!("kills               {}", kills.count);
     println!("restart to ready    {} ms at most", kills.ready_max.as_millis());
-    outcome.verdict(IN_FLIGHT_MAX * kills.count)?;
+    outcome.verdict(CRASH_EXPLAINS_MAX * kills.count)?;
     if kills.count == 0 || outcome.ledger.unknown.load(Ordering::Relaxed) == 0 {
         bail!("no kill fell into a request: the run proves nothing, make it longer or harder");
     }

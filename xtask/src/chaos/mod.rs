@@ -37,6 +37,8 @@ pub(crate) enum Chaos {
     Io(io::Io),
     /// Measure what good receivers feel of bad ones
     Neighbours(neighbours::Neighbours),
+    /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io
+    Short,
 }
 
 /// Runs one campaign; an error when a promise was broken.
@@ -47,6 +49,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Diskfull(args) => diskfull::run(args),
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
+        Chaos::Short => short().map(drop),
     }
 }
 

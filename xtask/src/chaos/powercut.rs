@@ -13,15 +13,13 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use super::disk::Disk;
-use super::scene::{IN_FLIGHT_MAX, Load, Scene};
+use super::scene::{CRASH_EXPLAINS_MAX, Load, Scene};
 use super::{control, database};
 use crate::clock;
 use crate::server::{Scratch, Server};
 
 /// Far more than the reserve that the server keeps free by default. The image is sparse.
 const DISK_MIB: u64 = 1_024;
-/// Results of attempts that wait for the next commit at most: a cut takes them as well.
-const RESULTS_WAITING_MAX: u64 = 512;
 /// A cut comes at most so long after the server has acknowledged something new.
 const CUT_WITHIN_MS: u64 = 1_500;
 /// A server that acknowledges nothing for so long after a restart is stuck.
@@ -110,7 +108,7 @@ fn campaign(args: &PowerCut, server: &mut Server, mut disk: Disk, scratch: &Path
     whole?;
     println!("power cuts          {}, the database was whole after each", args.rounds);
     println!("restart to ready    {} ms at most", ready_max.as_millis());
-    outcome.verdict((IN_FLIGHT_MAX + RESULTS_WAITING_MAX) * u64::from(args.rounds))?;
+    outcome.verdict(CRASH_EXPLAINS_MAX * u64::from(args.rounds))?;
     if outcome.ledger.troubled() == 0 {
         bail!("no cut fell into a request: the run proves nothing, make it longer or harder");
     }

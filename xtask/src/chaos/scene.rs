@@ -21,13 +21,15 @@ use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
 use crate::server::Server;
 
-pub(super) const SUBSCRIBERS: usize = 2;
+const SUBSCRIBERS: usize = 2;
 /// Index of the subscriber that is ordered by key.
 const ORDERED: usize = 1;
 /// Requests under way to each subscriber at most.
-pub(super) const CONCURRENCY: u64 = 16;
-/// Requests under way to all subscribers, hence the duplicates that one crash can explain.
-pub(super) const IN_FLIGHT_MAX: u64 = CONCURRENCY * SUBSCRIBERS as u64;
+const CONCURRENCY: u64 = 16;
+/// Results of attempts that wait for the next commit at most: a crash takes them as well.
+const RESULTS_WAITING_MAX: u64 = 512;
+/// The duplicates that one crash can explain: requests under way to all subscribers, and results not yet on disk.
+pub(super) const CRASH_EXPLAINS_MAX: u64 = CONCURRENCY * SUBSCRIBERS as u64 + RESULTS_WAITING_MAX;
 /// The drain is given up when nothing has arrived for this long.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Time for copies that should not come to come after all.
