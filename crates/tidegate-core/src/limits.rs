@@ -83,6 +83,8 @@ pub const TIMEOUT_MAX_MS: u64 = 120_000;
 pub const RETRIES_MAX: usize = 50;
 /// One delay of a retry schedule: a week.
 pub const RETRY_DELAY_MAX_MS: u64 = 7 * 24 * 3_600_000;
+/// A delivery that was answered 410 is due again after this, if its subscriber is active by then.
+pub const GONE_AGAIN_AFTER_MS: u64 = 1_000;
 /// Failures in a row that open a subscriber's breaker unless it says otherwise.
 pub const BREAKER_FAILURES_DEFAULT: u32 = 10;
 /// Failures in a row that open a breaker at most; a receiver that failed so often is not merely unlucky.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::attempt::Verdict;
+use crate::limits::GONE_AGAIN_AFTER_MS;
 use crate::schedule::breaker::Probe;
 use crate::time::{Span, Timestamp};
 
@@ -26,8 +27,7 @@ pub enum Next {
 pub fn next(verdict: &Verdict, schedule: &[Span], tries: u32, now: Timestamp, chance: u64) -> Next {
     let not_before = match verdict {
         Verdict::Delivered => return Next::Delivered,
-        // The subscriber is made inactive with it; the delivery is held, its schedule untouched.
-        Verdict::Gone => return Next::PostponedTo(now),
+        Verdict::Gone => return after_gone(now),
         Verdict::RetryLater { not_before } => *not_before,
     };
     match schedule.get(tries as usize) {
@@ -44,12 +44,18 @@ pub fn next(verdict: &Verdict, schedule: &[Span], tries: u32, now: Timestamp, ch
 pub fn after_probe(verdict: &Verdict, probe: Probe, now: Timestamp, chance: u64) -> Next {
     match verdict {
         Verdict::Delivered => Next::Delivered,
-        Verdict::Gone => Next::PostponedTo(now),
+        Verdict::Gone => after_gone(now),
         Verdict::RetryLater { not_before } => {
             let at = probe.again_at(now, chance);
             Next::PostponedTo(not_before.map_or(at, |earliest| at.max(earliest)))
         }
     }
+}
+
+/// The subscriber is made inactive with it; the delivery is held, its schedule untouched. It is due a little later, so that
+/// it is not sent again before that is written.
+fn after_gone(now: Timestamp) -> Next {
+    Next::PostponedTo(now.plus(Duration::from_millis(GONE_AGAIN_AFTER_MS)))
 }
 
 fn jitter(delay: Duration, chance: u64) -> Duration {
@@ -74,7 +80,8 @@ mod tests {
         assert_eq!(next(&LATER, &schedule, 2, NOW, 0), Next::Exhausted("all 3 attempts failed".into()));
         assert_eq!(next(&LATER, &[], 0, NOW, 0), Next::Exhausted("all 1 attempts failed".into()));
         assert_eq!(next(&Verdict::Delivered, &schedule, 2, NOW, 0), Next::Delivered);
-        assert_eq!(next(&Verdict::Gone, &schedule, 2, NOW, 0), Next::PostponedTo(NOW));
+        let later = NOW.plus(Duration::from_millis(GONE_AGAIN_AFTER_MS));
+        assert_eq!(next(&Verdict::Gone, &schedule, 2, NOW, 0), Next::PostponedTo(later));
     }
 
     proptest! {
