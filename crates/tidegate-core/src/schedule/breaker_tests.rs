@@ -186,3 +186,13 @@ fn nothing_but_failures_for_too_long_is_given_up() {
     schedule.recall(1, Some(at(2)));
     assert_eq!(schedule.failing_since(1), Some(at(2)));
 }
+
+#[test]
+fn what_comes_while_a_probe_is_out_waits_in_the_store() {
+    let mut schedule = opened();
+    schedule.spill(1);
+    assert_eq!(schedule.wishes(at(5)), [(1, 1)]);
+    schedule.refilled(1, true, None);
+    schedule.push(job(2), at(5)).unwrap();
+    assert_eq!(schedule.room(1), 0, "though nothing older waits there");
+}

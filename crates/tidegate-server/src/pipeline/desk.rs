@@ -135,11 +135,6 @@ impl Desk {
         self.appetite.notify_one();
     }
 
-    /// The deliveries that were asked for since.
-    pub fn take_asked(&self) -> Vec<(SubscriberNo, DeliveryNo)> {
-        self.lock().take_asked()
-    }
-
     /// How a subscriber's breaker stands; `None` when it does not take part.
     pub fn breaker(&self, subscriber: SubscriberNo) -> Option<BreakerView> {
         self.lock().breaker(subscriber)
@@ -181,10 +176,12 @@ impl Desk {
         room
     }
 
-    /// Who wants more from the store now.
-    pub fn wishes(&self, now: Timestamp) -> Vec<Refill> {
-        let wishes = self.lock().wishes(now);
-        wishes.into_iter().map(|(subscriber, jobs)| Refill { subscriber, jobs }).collect()
+    /// Who wants more from the store now, and which deliveries people want sent now.
+    pub fn wishes(&self, now: Timestamp) -> (Vec<Refill>, Vec<(SubscriberNo, DeliveryNo)>) {
+        let mut schedule = self.lock();
+        let (wishes, asked) = (schedule.wishes(now), schedule.take_asked());
+        drop(schedule);
+        (wishes.into_iter().map(|(subscriber, jobs)| Refill { subscriber, jobs }).collect(), asked)
     }
 
     /// When the next work in the store is due.

@@ -240,8 +240,7 @@ impl Persist {
     fn look(&self) -> Look {
         let now = self.clock.now();
         let mut pending = self.lock();
-        let refills = if pending.is_stopping { Vec::new() } else { self.desk.wishes(now) };
-        let asked = if pending.is_stopping { Vec::new() } else { self.desk.take_asked() };
+        let (refills, asked) = if pending.is_stopping { Default::default() } else { self.desk.wishes(now) };
         if pending.is_due(now) || !refills.is_empty() || !asked.is_empty() || !self.is_healthy() {
             let mut batch = pending.take();
             batch.group.refills = refills;

@@ -68,8 +68,8 @@ fn a_receiver_that_only_fails_is_given_up_and_its_operator_told() {
 #[test]
 fn since_when_it_fails_survives_a_restart() {
     let mut server = Server::start();
-    let hook = Receiver::scripted(|_| Reply::status(500));
-    let failing = server.subscribe(&hook, &json!({ "retry": { "schedule": ["1h"] } }));
+    let hook = Receiver::answering(&[500]);
+    let failing = server.subscribe(&hook, &json!({ "retry": { "schedule": ["168h"] } }));
     server.admin().publish(&event("e"));
     hook.next();
     let before = server.admin().until(&failing.path, |subscriber| subscriber["failing_since"].is_string());
@@ -77,6 +77,13 @@ fn since_when_it_fails_survives_a_restart() {
     server.restart(&Setup::usual());
     let after = server.admin().get(&failing.path).expect(200);
     assert_eq!(after["failing_since"], before["failing_since"]);
+    server.admin().publish(&event("f"));
+    hook.next();
+    server.admin().until(&failing.path, |subscriber| subscriber["failing_since"].is_null());
+    server.stop();
+    server.restart(&Setup::usual());
+    let ended = server.admin().get(&failing.path).expect(200);
+    assert_eq!(ended["failing_since"], Value::Null, "one success begins anew, also for the next life");
 }
 
 #[test]
