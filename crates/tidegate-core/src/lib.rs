@@ -44,5 +44,7 @@ pub mod retry_after;
 
 pub mod retry;
 
+pub mod retention;
+
 pub mod key;
 pub mod seal;

@@ -2,6 +2,8 @@
 //!
 //! A limit is refused loudly at the door; zero never means "unlimited".
 
+use std::time::Duration;
+
 /// One event as sent, sub-events included. Larger payloads belong in object storage with a link in the event.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// One request. Sixteen full events, or ten thousand ordinary ones.
@@ -156,6 +158,9 @@ pub const JOB_TYPES_MAX: usize = 100;
 pub const DRY_RUN_ROWS_MAX: u64 = 100_000;
 /// Callers whose rate is remembered, for each of the two limits on requests: some hundred bytes each.
 pub const RATE_BUCKETS_MAX: usize = 32_768;
+
+/// The longest that anything can be asked to be kept: ten years.
+pub const RETENTION_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// Items of one page when the caller does not say.
 pub const PAGE_DEFAULT: usize = 50;

@@ -148,6 +148,7 @@ async fn serve(
         watch: Arc::default(),
         origin: settings.origin.clone(),
         spans: Arc::new(spans),
+        retention: settings.retention,
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;

@@ -20,8 +20,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use text::Text;
 use tidegate_core::attempt::Verdict;
+use tidegate_core::time::Timestamp;
 use tidegate_destinations::Exchange;
-use tidegate_store::{Backlog, Committed, Group, UnitStatus};
+use tidegate_store::{Backlog, Committed, Group, Swept, UnitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -60,6 +61,10 @@ pub struct Metrics {
     deliver_enabled: Gauge,
     breaker_openings: Counter,
     disabled: Family<Reason, Counter>,
+    events_removed: Counter,
+    deliveries_removed: Counter,
+    deliveries_expired: Counter,
+    oldest_event: Gauge,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
     exhausted: Gauge<u64, AtomicU64>,
@@ -99,6 +104,10 @@ impl Default for Metrics {
             deliver_enabled: Gauge::default(),
             breaker_openings: Counter::default(),
             disabled: Family::default(),
+            events_removed: Counter::default(),
+            deliveries_removed: Counter::default(),
+            deliveries_expired: Counter::default(),
+            oldest_event: Gauge::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
             exhausted: Gauge::default(),
@@ -178,7 +187,38 @@ impl Metrics {
             "Deliveries whose every attempt failed",
             self.exhausted.clone(),
         );
+        self.register_retention(&mut registry);
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
+    }
+
+    /// Registered apart: they count what is no more.
+    fn register_retention(&self, registry: &mut Registry) {
+        registry.register("events_removed", "Events removed by retention", self.events_removed.clone());
+        registry.register(
+            "deliveries_removed",
+            "Deliveries removed by retention",
+            self.deliveries_removed.clone(),
+        );
+        registry.register(
+            "deliveries_expired",
+            "Deliveries that ended undelivered because retention allows no more",
+            self.deliveries_expired.clone(),
+        );
+        registry.register(
+            "oldest_event_timestamp_seconds",
+            "When the oldest event was accepted, as of the last round of retention; 0 if there was none",
+            self.oldest_event.clone(),
+        );
+    }
+
+    /// Retention has taken a step.
+    pub fn swept(&self, swept: &Swept) {
+        self.events_removed.inc_by(swept.events);
+        self.deliveries_removed.inc_by(swept.deliveries);
+        self.deliveries_expired.inc_by(swept.expired);
+        if swept.next.is_none() {
+            self.oldest_event.set(swept.oldest_event.map_or(0, Timestamp::as_seconds));
+        }
     }
 
     /// An event was answered.

@@ -13,7 +13,8 @@ use http::HeaderValue;
 use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
-use tidegate_core::limits::{DISK_RESERVE_DEFAULT_BYTES, ORIGIN_BYTES_MAX};
+use tidegate_core::limits::{DISK_RESERVE_DEFAULT_BYTES, ORIGIN_BYTES_MAX, RETENTION_MAX};
+use tidegate_core::retention::Retention;
 use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
 
@@ -56,6 +57,8 @@ pub struct File {
     pub timeouts: TimeoutsSection,
     /// Where spans go.
     pub otlp: OtlpSection,
+    /// How long things are kept.
+    pub retention: RetentionSection,
 }
 
 /// `store:`
@@ -144,6 +147,18 @@ pub struct TimeoutsSection {
     pub stall: Option<Span>,
 }
 
+/// `retention:`; what the terms mean stands with [`Retention`].
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionSection {
+    /// Events.
+    pub events: Option<Span>,
+    /// Finished deliveries.
+    pub deliveries: Option<Span>,
+    /// What could not be delivered.
+    pub undelivered: Option<Span>,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,6 +181,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Who we are to endpoints that want to know before they agree.
     pub origin: HeaderValue,
+    /// How long things are kept.
+    pub retention: Retention,
     /// How to log.
     pub log_format: LogFormat,
     /// Whether anything is sent.
@@ -230,6 +247,11 @@ impl File {
             limits: self.limits.overridden_by(&over.limits),
             timeouts: self.timeouts.overridden_by(&over.timeouts),
             otlp: self.otlp.overridden_by(over.otlp),
+            retention: RetentionSection {
+                events: over.retention.events.or(self.retention.events),
+                deliveries: over.retention.deliveries.or(self.retention.deliveries),
+                undelivered: over.retention.undelivered.or(self.retention.undelivered),
+            },
         }
     }
 
@@ -267,6 +289,7 @@ impl File {
             data_dir: self.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
             policy: policy(&self.egress.allow)?,
             origin: origin(self.egress.origin.as_deref().unwrap_or(ORIGIN_DEFAULT))?,
+            retention: retention(self.retention)?,
             log_format: self.log.format.unwrap_or_default(),
             delivers: self.deliver.enabled.unwrap_or(true),
             disk_reserve: disk_reserve(self.store.disk_reserve.as_deref())?,
@@ -376,6 +399,30 @@ fn disk_reserve(text: Option<&str>) -> Result<Option<u64>, Unsettled> {
             "store.disk_reserve: {text} is not a size such as 256MiB, and to keep none free is `off`"
         ))
     })
+}
+
+fn retention(section: RetentionSection) -> Result<Retention, Unsettled> {
+    let defaults = Retention::default();
+    let term = |name: &str, given: Option<Span>, default| match given {
+        Some(Span(Duration::ZERO)) => {
+            Err(Unsettled(format!("retention.{name} is zero: give a time such as 7d")))
+        }
+        Some(Span(term)) if term > RETENTION_MAX => {
+            Err(Unsettled(format!("retention.{name} is at most {}", Span(RETENTION_MAX))))
+        }
+        given => Ok(given.map_or(default, |span| span.0)),
+    };
+    let events = term("events", section.events, defaults.events)?;
+    let deliveries = term("deliveries", section.deliveries, defaults.deliveries.max(events))?;
+    let undelivered = term("undelivered", section.undelivered, defaults.undelivered.max(events))?;
+    if undelivered < events {
+        return Err(Unsettled(
+            "retention.undelivered is shorter than retention.events: what could not be delivered would end before its \
+             event does; make it at least as long"
+                .to_owned(),
+        ));
+    }
+    Ok(Retention { events, deliveries, undelivered })
 }
 
 fn policy(allow: &[String]) -> Result<Policy, Unsettled> {

@@ -15,12 +15,14 @@ mod folder;
 mod group;
 mod job;
 mod read;
+mod sweep;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
@@ -38,6 +40,8 @@ pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
     QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule, Triggered,
 };
+
+pub use sweep::{Sweep, Swept};
 
 /// What can go wrong that the caller can act on.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +127,10 @@ pub trait Store: Send + Sync + 'static {
     async fn jobs(&self, project: ProjectNo, before: Option<JobNo>, limit: usize) -> Result<Page<JobRow>>;
     /// All that are running, oldest first.
     async fn jobs_running(&self) -> Result<Vec<JobNo>>;
+
+    /// One step of a round of retention, looking at `limit` rows at most: what has been kept long enough expires or goes.
+    /// Nothing is removed that a delivery which may still be sent needs, and no number is ever used again.
+    async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept>;
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;

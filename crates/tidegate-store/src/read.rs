@@ -122,7 +122,7 @@ pub struct DeliveryRow {
     pub lane: Option<Lane>,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
-    /// The ids of the events it carries, in order.
+    /// The ids of the events it carries, in order; without those that are no longer kept.
     pub events: Vec<String>,
 }
 

@@ -114,6 +114,9 @@ fn refused(status: Status) -> Problem {
     match status {
         Status::Delivered => Problem::conflict("delivery_delivered", "it was delivered already"),
         Status::Sending => Problem::conflict("delivery_in_flight", "an attempt is under way right now"),
+        Status::Expired => {
+            Problem::conflict("delivery_expired", "it was kept undelivered for as long as retention allows")
+        }
         _ => Problem::conflict("delivery_cancelled", "its subscriber was deleted"),
     }
 }

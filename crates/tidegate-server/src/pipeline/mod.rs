@@ -21,6 +21,7 @@ pub mod deliver;
 pub mod errands;
 
 mod notices;
+mod retain;
 
 pub mod verify;
 
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
+use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
 use tidegate_store::{Replay, Store};
@@ -47,6 +49,7 @@ use errands::Errands;
 use ingest::Ingest;
 use notices::Notices;
 use persist::Persist;
+use retain::Retain;
 use verify::Verify;
 
 /// How long to wait before a failing store is asked again.
@@ -73,6 +76,8 @@ pub struct Parts {
     pub origin: HeaderValue,
     /// What took how long.
     pub spans: Arc<Spans>,
+    /// How long things are kept.
+    pub retention: Retention,
 }
 
 /// Where the loops run. In simulation all are one.
@@ -99,6 +104,7 @@ pub struct Pipeline {
     deliver: Arc<Deliver>,
     persist_loop: Mutex<Option<JoinHandle<()>>>,
     follow_loop: JoinHandle<()>,
+    retain_loop: JoinHandle<()>,
     store: Arc<dyn Store>,
     clock: Clock,
 }
@@ -148,7 +154,20 @@ impl Pipeline {
             parts.clock.clone(),
         ));
         let (store, clock) = (Arc::clone(&parts.store), parts.clock.clone());
-        Ok(Self { ingest, persist, desk, errands, mint, deliver, persist_loop, follow_loop, store, clock })
+        let retain_loop = tokio::spawn(Retain::new(parts).run());
+        Ok(Self {
+            ingest,
+            persist,
+            desk,
+            errands,
+            mint,
+            deliver,
+            persist_loop,
+            follow_loop,
+            retain_loop,
+            store,
+            clock,
+        })
     }
 
     /// Makes new deliveries of a past event. What was begun comes to its end even if the caller goes away: a delivery
@@ -176,6 +195,7 @@ impl Pipeline {
     /// Stops in order: the unsent goes back, what was sent comes to its end, its results are written.
     pub async fn stop(&self) {
         self.follow_loop.abort();
+        self.retain_loop.abort();
         self.persist.release(self.desk.close());
         self.deliver.stop().await;
         self.persist.stop();

@@ -7,6 +7,7 @@
 //! rare paths it exists for fails too.
 
 mod acts;
+mod ageing;
 mod arrivals;
 mod breakers;
 mod catalog;
@@ -40,7 +41,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 35] = [
+const RARE_PATHS: [&str; 36] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -76,6 +77,7 @@ const RARE_PATHS: [&str; 35] = [
     "a subscriber given up",
     "a unit quarantined",
     "a unit released",
+    "an undelivered event expired",
 ];
 
 /// What one run came to.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
 use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
@@ -20,7 +21,7 @@ use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob, Page, Picked,
     QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Trace, Triggered,
+    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
 };
 
 use super::arrivals;
@@ -302,6 +303,14 @@ impl Store for FaultyStore {
     async fn jobs_running(&self) -> Result<Vec<JobNo>> {
         self.enter().await?;
         self.inner.jobs_running().await
+    }
+
+    async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept> {
+        self.enter().await?;
+        let limit = limit.min(1 + self.lock_dice().below(20));
+        let result = self.inner.sweep(terms, sweep, limit, now).await;
+        self.leave().await;
+        result
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

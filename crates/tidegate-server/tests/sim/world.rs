@@ -12,6 +12,7 @@ use std::time::Duration;
 use tidegate_core::catalog::Mode;
 use tidegate_core::egress::Policy;
 use tidegate_core::id::Mint;
+use tidegate_core::retention::Retention;
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
@@ -193,6 +194,7 @@ impl World {
         self.rest(&site).await;
         self.stop(&site, 0).await;
         super::checkers::check(&site, &self.plan).await;
+        super::ageing::age(&site).await;
         End::Done
     }
 
@@ -228,6 +230,7 @@ impl World {
             clock: life.clock.clone(),
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
+            retention: Retention::default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),

@@ -21,6 +21,7 @@ mod quarantine;
 mod replay;
 mod restart;
 mod results;
+mod retention;
 mod retry;
 mod room;
 mod scratch;
@@ -87,6 +88,7 @@ pub fn cases() -> Vec<Case> {
         trigger::cases(),
         replay::cases(),
         jobs::cases(),
+        retention::cases(),
         restart::cases(),
         backfill::cases(),
         configuration::cases(),

@@ -14,7 +14,7 @@ use super::run::Run;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
-const RULES: [(&str, &str); 18] = [
+const RULES: [(&str, &str); 19] = [
     (
         "of a lane, at most one is due or claimed",
         "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || group_concat(id) FROM deliveries
@@ -56,8 +56,8 @@ const RULES: [(&str, &str); 18] = [
         "SELECT id FROM deliveries WHERE (status >= 3) <> (finished_at IS NOT NULL)",
     ),
     (
-        "what is exhausted says why, and nothing else does",
-        "SELECT id FROM deliveries WHERE (status = 4) <> (reason IS NOT NULL)",
+        "what is exhausted or expired says why, and nothing else does",
+        "SELECT id FROM deliveries WHERE (status IN (4, 5)) <> (reason IS NOT NULL)",
     ),
     (
         "attempts are numbered without gaps and counted",
@@ -66,10 +66,15 @@ const RULES: [(&str, &str); 18] = [
             OR d.tries > d.attempts",
     ),
     (
-        "a delivery has its event and its subscriber, of one project",
+        "a delivery has its subscriber and, while it may be sent, its event, of one project",
         "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.seq = d.event
          LEFT JOIN subscribers s ON s.no = d.subscriber
-         WHERE e.project IS NOT d.project OR s.project IS NOT d.project",
+         WHERE s.project IS NOT d.project OR e.project IS NOT d.project
+            AND (d.status IN (0, 1, 2, 4) OR e.project IS NOT NULL)",
+    ),
+    (
+        "an attempt has its delivery",
+        "SELECT delivery FROM attempts WHERE delivery NOT IN (SELECT id FROM deliveries)",
     ),
     (
         "an id is unique in its project and source",
@@ -83,7 +88,8 @@ const RULES: [(&str, &str); 18] = [
     (
         "what was made with an event follows it",
         "SELECT d.id FROM deliveries d WHERE d.late = 0
-         AND d.event <> (SELECT max(seq) FROM events WHERE seq < d.id)",
+         AND d.event <> (SELECT max(seq) FROM events WHERE seq < d.id)
+         AND EXISTS (SELECT 1 FROM events WHERE seq = d.event)",
     ),
     (
         "a replay is made later and carries its own number",

@@ -58,7 +58,7 @@ fn apply(
         Change::DeleteKey { project, id } => delete_key(tx, *project, id),
         Change::CreateSubscriber(new) => create_subscriber(tx, new, version, last, now),
         Change::UpdateSubscriber { project, no, update } => {
-            update_subscriber(tx, *project, *no, update, version)
+            update_subscriber(tx, *project, *no, update, version, now)
         }
         Change::DeleteSubscriber { project, no } => delete_subscriber(tx, *project, *no, version, now),
     }?;
@@ -165,8 +165,9 @@ fn create_subscriber(
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     tx.execute(
         "INSERT INTO subscribers (project, id, created_at, created_version, version, active, inactive_reason,
-            definition, secret, backfill_after, backfill_until, backfill_from, destination, verification)
-         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            definition, secret, backfill_after, backfill_until, backfill_from, destination, verification,
+            inactive_at)
+         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, CASE WHEN ?5 THEN NULL ELSE ?3 END)",
         params![
             new.project,
             new.id,
@@ -219,6 +220,7 @@ fn update_subscriber(
     no: SubscriberNo,
     update: &SubscriberUpdate,
     version: Version,
+    now: Timestamp,
 ) -> Result<i64> {
     let changed = tx
         .execute(
@@ -226,7 +228,8 @@ fn update_subscriber(
                 active = coalesce(?5, active),
                 inactive_reason = CASE WHEN ?5 IS NULL THEN inactive_reason ELSE ?6 END,
                 failing_since = CASE WHEN ?5 = 1 THEN NULL ELSE failing_since END,
-                destination = CASE WHEN ?4 IS NULL THEN destination ELSE ?7 END
+                destination = CASE WHEN ?4 IS NULL THEN destination ELSE ?7 END,
+                inactive_at = CASE WHEN ?5 = 1 THEN NULL WHEN ?5 = 0 THEN coalesce(inactive_at, ?8) ELSE inactive_at END
              WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL",
             params![
                 project,
@@ -236,6 +239,7 @@ fn update_subscriber(
                 update.active.as_ref().map(std::result::Result::is_ok),
                 update.active.as_ref().and_then(|active| active.as_ref().err()),
                 update.destination,
+                now.as_ms(),
             ],
         )
         .map_err(failed)?;

@@ -214,6 +214,11 @@ impl Dedupe {
         }
     }
 
+    /// A run is gone, because all its events are.
+    pub(super) fn forget(&mut self, run: i64) {
+        self.runs.retain(|known| known.no != run);
+    }
+
     fn next_run(&mut self) -> NextRun {
         let keys = std::mem::take(&mut self.fresh);
         let sorted = keys.sorted();

@@ -22,6 +22,7 @@ mod read;
 mod replay;
 mod run;
 mod sealed;
+mod sweep;
 mod trigger;
 mod verification;
 
@@ -33,13 +34,14 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
+use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked, QuarantineFilter,
     QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
-    Store, StorePart, Stretch, Trace, Triggered,
+    Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -52,9 +54,10 @@ use lanes::Backfilling;
 /// What was in hand when the last process ended.
 const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHERE status = 1";
 
-/// Events and deliveries draw their numbers from one counter.
+/// Events and deliveries draw their numbers from one counter; retention remembers it when it removes them.
 const LAST_NO: &str =
-    "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0))";
+    "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0),
+        coalesce((SELECT value FROM meta WHERE name = 'last_no'), 0))";
 
 const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
@@ -395,6 +398,10 @@ impl Store for SqliteStore {
 
     async fn jobs_running(&self) -> Result<Vec<JobNo>> {
         self.readers.read(|conn| jobs::running(conn).map_err(failed)).await
+    }
+
+    async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept> {
+        self.write(self.calls, move |writer| sweep::sweep(writer, &terms, sweep, limit, now)).await
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

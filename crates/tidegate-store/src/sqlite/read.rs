@@ -55,18 +55,19 @@ fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
 }
 
 fn event_ids(conn: &Connection, delivery: DeliveryNo, first: Seq) -> rusqlite::Result<Vec<String>> {
-    let mut ids = vec![event_id(conn, first)?];
+    let mut ids = Vec::from_iter(event_id(conn, first)?);
     let mut statement =
         conn.prepare_cached("SELECT event FROM delivery_events WHERE delivery = ?1 ORDER BY position")?;
     let mut rows = statement.query([delivery])?;
     while let Some(row) = rows.next()? {
-        ids.push(event_id(conn, row.get(0)?)?);
+        ids.extend(event_id(conn, row.get(0)?)?);
     }
     Ok(ids)
 }
 
-fn event_id(conn: &Connection, seq: Seq) -> rusqlite::Result<String> {
-    conn.prepare_cached("SELECT id FROM events WHERE seq = ?1")?.query_row([seq], |row| row.get(0))
+/// Absent when retention has removed the event.
+fn event_id(conn: &Connection, seq: Seq) -> rusqlite::Result<Option<String>> {
+    conn.prepare_cached("SELECT id FROM events WHERE seq = ?1")?.query_row([seq], |row| row.get(0)).optional()
 }
 
 /// Where no index serves the question the rows of all projects are looked at, and counted, as with events.

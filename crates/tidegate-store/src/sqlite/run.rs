@@ -87,6 +87,16 @@ pub(super) fn write_page(
     Ok(())
 }
 
+/// Removes some pages of a run that nobody asks any more; says how many.
+pub(super) fn remove_pages(conn: &Connection, run: i64, limit: i64) -> rusqlite::Result<i64> {
+    let removed = conn
+        .prepare_cached(
+            "DELETE FROM dedupe WHERE page IN (SELECT page FROM dedupe WHERE page >= ?1 AND page < ?2 LIMIT ?3)",
+        )?
+        .execute(params![page_no(run, 0), page_no(run + 1, 0), limit])?;
+    Ok(removed as i64)
+}
+
 fn page_no(run: i64, index: usize) -> i64 {
     (run << PAGE_BITS) | index as i64
 }

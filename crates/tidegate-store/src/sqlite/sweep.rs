@@ -232,12 +232,23 @@ impl Step<'_> {
         Ok(last.map_or(Sweep::Rest, |(last, _)| Sweep::Events(*last)))
     }
 
-    /// Everything else that ages is little, but for the look-up keys, which go a few pages at a time.
+    /// Everything else that ages is little, but for quarantined units and look-up keys, which go a few at a time.
     fn remove_rest(&mut self) -> rusqlite::Result<Option<i64>> {
         let over = self.now.as_ms() - i64::try_from(self.terms.deliveries.as_millis()).unwrap_or(i64::MAX);
         self.conn
             .prepare_cached("DELETE FROM jobs WHERE status <> 0 AND finished_at <= ?1")?
             .execute([over])?;
+        let limit = self.limit;
+        let quarantined = self
+            .conn
+            .prepare_cached(
+                "DELETE FROM quarantine WHERE no IN
+                    (SELECT no FROM quarantine WHERE no <= (SELECT min(no) FROM quarantine) + ?2 AND at <= ?1)",
+            )?
+            .execute(params![over, limit as i64])?;
+        if quarantined > 0 {
+            self.out.next = Some(Sweep::Rest);
+        }
         self.remove_definitions(over)?;
         let run = self.idle_run()?;
         let mut dropped = None;

@@ -74,6 +74,8 @@ pub(crate) struct ServeArgs {
     pub(crate) log_format: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) door: DoorArgs,
+    #[command(flatten)]
+    pub(crate) keeping: KeepingArgs,
 }
 
 /// What is asked of connections.
@@ -120,6 +122,21 @@ pub(crate) struct DoorArgs {
 
 fn rate(text: &str) -> Result<Rate, String> {
     Rate::parse(text).ok_or_else(|| "expected a rate above zero such as 100/s, 600/m or 5000/h".to_owned())
+}
+
+/// How long things are kept.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Keeping")]
+pub(crate) struct KeepingArgs {
+    /// How long events are kept, and longer while a delivery needs them [default: 7d]
+    #[arg(long, env = "TIDEGATE_RETENTION_EVENTS", value_name = "TIME", value_parser = span)]
+    pub(crate) retention_events: Option<Span>,
+    /// How long finished deliveries are kept [default: 30d]
+    #[arg(long, env = "TIDEGATE_RETENTION_DELIVERIES", value_name = "TIME", value_parser = span)]
+    pub(crate) retention_deliveries: Option<Span>,
+    /// How long held and exhausted deliveries are kept before they expire [default: 30d]
+    #[arg(long, env = "TIDEGATE_RETENTION_UNDELIVERED", value_name = "TIME", value_parser = span)]
+    pub(crate) retention_undelivered: Option<Span>,
 }
 
 fn span(text: &str) -> Result<Span, String> {
@@ -192,6 +209,11 @@ fn flags(args: ServeArgs) -> File {
             stall: args.door.stall_timeout,
         },
         otlp: OtlpSection { endpoint: args.otlp_endpoint, sample: args.otlp_sample, headers: None },
+        retention: settings::RetentionSection {
+            events: args.keeping.retention_events,
+            deliveries: args.keeping.retention_deliveries,
+            undelivered: args.keeping.retention_undelivered,
+        },
     }
 }
 

@@ -32,6 +32,7 @@ mod quarantine;
 mod rates;
 mod readiness;
 mod replay;
+mod retention;
 mod sample;
 mod seeds;
 mod signing;

@@ -8,7 +8,9 @@ use tidegate_core::delivery::Status;
 
 use super::{check_golden, open};
 use crate::conformance::Scratch;
-use crate::sqlite::{CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run};
+use crate::sqlite::{
+    CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run, sweep,
+};
 use crate::{DeliveryFilter, EventFilter};
 
 /// Indexes that hold few rows by their nature: walking through one is walking through what is asked for.
@@ -40,6 +42,13 @@ fn queries() -> Vec<(&'static str, String)> {
         ("backfill", events::backfill_sql()),
         ("jobs: a subscriber's past", jobs::PAST.to_owned()),
         ("jobs: dead letters", jobs::LETTERS.to_owned()),
+        ("retention: exhausted", sweep::EXHAUSTED.to_owned()),
+        ("retention: held", sweep::HELD.to_owned()),
+        ("retention: deliveries", sweep::OLDEST_DELIVERIES.to_owned()),
+        ("retention: events", sweep::OLDEST_EVENTS.to_owned()),
+        ("retention: made with it", sweep::FOLLOWING.to_owned()),
+        ("retention: made later", sweep::LATER.to_owned()),
+        ("retention: among others", sweep::AMONG_OTHERS.to_owned()),
         ("deliveries", read::list_sql(&DeliveryFilter::default())),
         ("deliveries of a subscriber", read::list_sql(&of_one)),
         ("deliveries, exhausted", read::list_sql(&exhausted)),

@@ -1,0 +1,79 @@
+//! Retention: what has been kept long enough goes by itself, and what could not be delivered ends visibly.
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::receiver::{Receiver, Reply};
+use crate::server::{Folder, Server, Setup};
+
+fn keeping(events: &str, deliveries: &str, undelivered: &str) -> Setup {
+    let variables = [
+        ("TIDEGATE_RETENTION_EVENTS", events),
+        ("TIDEGATE_RETENTION_DELIVERIES", deliveries),
+        ("TIDEGATE_RETENTION_UNDELIVERED", undelivered),
+    ];
+    let variables = variables.map(|(name, value)| (name, value.to_owned())).to_vec();
+    Setup { variables, ..Setup::usual() }
+}
+
+fn is_empty(page: &Value) -> bool {
+    page["items"].as_array().expect("items").is_empty()
+}
+
+#[test]
+fn everything_goes_in_its_time() {
+    let server = Server::start_with(&keeping("700ms", "2s", "1s"));
+    let client = server.admin();
+    let hook =
+        Receiver::scripted(|arrival| Reply::status(if arrival.event_id() == "bad" { 500 } else { 200 }));
+    server.subscribe(&hook, &json!({ "retry": { "schedule": [] } }));
+    client.publish(
+        &json!([{ "id": "good", "source": "s", "type": "t" }, { "id": "bad", "source": "s", "type": "t" }]),
+    );
+    hook.take(2);
+    let good = client.until("/v1/deliveries?status=delivered", |page| !is_empty(page));
+    let path = format!("/v1/deliveries/{}", good["items"][0]["id"].as_str().unwrap());
+    let gone = |client: &Client, id: &str| client.get(&format!("/v1/events/{id}")).status == 404;
+    assert!(crate::client::within_patience(|| gone(&client, "good")));
+    assert_eq!(client.get(&path).expect(200)["events"], json!([]), "its delivery is still listed");
+    let expired = client.until("/v1/deliveries?status=expired", |page| !is_empty(page));
+    assert!(expired["items"][0]["reason"].as_str().unwrap().contains("retention"), "{expired}");
+    let retry = format!("/v1/deliveries/{}/retry", expired["items"][0]["id"].as_str().unwrap());
+    client.post(&retry, &Value::Null).problem(409, "delivery_expired");
+    client.until("/v1/deliveries", is_empty);
+    client.until("/v1/events", is_empty);
+    let text = client.get("/metrics").text();
+    for name in ["events_removed", "deliveries_removed", "deliveries_expired"] {
+        let sample = format!("tidegate_{name}_total 0");
+        assert!(
+            text.contains(&format!("tidegate_{name}_total ")) && !text.contains(&sample),
+            "{name}:\n{text}"
+        );
+    }
+    let again = client.publish(&json!({ "id": "good", "source": "s", "type": "t" }));
+    assert_eq!(again["accepted"], 1, "its id is new again");
+}
+
+#[test]
+fn a_late_subscriber_gets_what_is_left() {
+    let server = Server::start_with(&keeping("700ms", "5s", "5s"));
+    let client = server.admin();
+    client.publish(&json!({ "id": "old", "source": "s", "type": "t" }));
+    client.until("/v1/events", is_empty);
+    client.publish(&json!({ "id": "new", "source": "s", "type": "t" }));
+    let hook = Receiver::start();
+    server.subscribe(&hook, &json!({ "from": "beginning" }));
+    assert_eq!(hook.next().event_id(), "new");
+}
+
+#[test]
+fn terms_that_make_no_sense_are_refused() {
+    for (setup, word) in [
+        (keeping("0s", "1d", "1d"), "zero"),
+        (keeping("7d", "30d", "1d"), "shorter"),
+        (keeping("7d", "99999d", "30d"), "at most"),
+    ] {
+        let refusal = setup.refusal(&Folder::new());
+        assert!(refusal.contains("retention") && refusal.contains(word), "{refusal}");
+    }
+}
