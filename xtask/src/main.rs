@@ -1,4 +1,4 @@
-//! Development commands: `cargo xtask run | test | tidy | verifiers | sim | fuzz | bench | chaos`.
+//! Development commands: `cargo xtask run | test | tidy | verifiers | schemathesis | sim | fuzz | bench | chaos`.
 //!
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
 //! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
@@ -11,6 +11,7 @@ mod fuzz;
 mod http;
 mod prng;
 mod run;
+mod schemathesis;
 mod server;
 mod sim;
 mod test;
@@ -47,6 +48,15 @@ enum Command {
         /// A built binary to check instead of a fresh debug build
         #[arg(long)]
         binary: Option<PathBuf>,
+    },
+    /// Check the API against its own description with Schemathesis
+    Schemathesis {
+        /// A built binary to check instead of a fresh debug build
+        #[arg(long)]
+        binary: Option<PathBuf>,
+        /// How long to search with a key; a third of it without
+        #[arg(long)]
+        seconds: Option<u32>,
     },
     /// Simulate the whole pipeline on virtual time
     Sim {
@@ -90,6 +100,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Test => test::run(),
         Command::Tidy => tidy::run(),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
+        Command::Schemathesis { binary, seconds } => schemathesis::run(binary, seconds).map(drop),
         Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
         Command::Fuzz(fuzz) => fuzz::run(&fuzz).map(drop),
         Command::Bench(bench) => bench::run(&bench),

@@ -5,6 +5,7 @@ mod catalog;
 mod declare;
 mod deliveries;
 mod encoding;
+mod errors;
 mod events;
 mod health;
 mod jobs;
@@ -21,6 +22,7 @@ mod request;
 mod rotate;
 mod sample;
 mod seeds;
+mod site;
 mod stream;
 mod subscribers;
 #[cfg(test)]
@@ -168,6 +170,11 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/metrics", health::metrics),
         route(M::GET, "/openapi.json", openapi::get),
         route(M::GET, "/asyncapi.json", catalog::asyncapi),
+        route(M::GET, "/", site::index),
+        route(M::GET, "/docs", site::docs),
+        route(M::GET, "/docs/docs.js", site::script),
+        route(M::GET, "/docs/docs.css", site::style),
+        route(M::GET, "/docs/errors", site::errors),
     ]
 }
 
@@ -179,9 +186,7 @@ pub fn router(app: Arc<App>) -> Router {
         router = router.route(path, handler(filter));
     }
     router
-        .fallback(|| async {
-            Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /openapi.json for all paths")
-        })
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /docs for all paths") })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "see the `allow` header")
         })

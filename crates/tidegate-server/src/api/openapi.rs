@@ -11,8 +11,10 @@ use axum::response::Response;
 use http::StatusCode;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::errors::ERRORS;
 use super::json_text;
 
 /// `base.json` says what the others share; each of them has its own tag, paths and components.
@@ -31,13 +33,22 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/keys.json"),
     include_str!("openapi/master_key.json"),
     include_str!("openapi/health.json"),
+    include_str!("openapi/site.json"),
 ];
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     let fragments = FRAGMENTS.iter().map(|text| serde_json::from_str(text).expect("a fragment is JSON"));
-    let whole: Description = fragments.fold(Description::default(), Description::with);
+    let mut whole: Description = fragments.fold(Description::default(), Description::with);
+    whole.components.schemas.0.push(("ProblemCode".to_owned(), problem_codes()));
     serde_json::to_string(&whole).expect("a description is JSON")
 });
+
+/// Every code, from the table that also makes the page about them.
+fn problem_codes() -> Box<RawValue> {
+    let codes: Vec<&str> = ERRORS.iter().map(|error| error.code).collect();
+    let schema = json!({ "description": "Stable name of the reason, for programs. See `/docs/errors`.", "enum": codes });
+    RawValue::from_string(schema.to_string()).expect("a schema is JSON")
+}
 
 /// The description, as it is served.
 pub(super) fn text() -> &'static str {

@@ -74,7 +74,7 @@ fn title(status: StatusCode) -> &'static str {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut body = json!({
-            "type": format!("urn:tidegate:error:{}", self.code),
+            "type": format!("/docs/errors#{}", self.code),
             "title": title(self.status),
             "status": self.status.as_u16(),
             "code": self.code,

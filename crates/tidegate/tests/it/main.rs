@@ -36,6 +36,7 @@ mod retention;
 mod sample;
 mod seeds;
 mod signing;
+mod site;
 mod smuggling;
 mod spans;
 mod stream;

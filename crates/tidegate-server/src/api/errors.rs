@@ -1,0 +1,475 @@
+//! Every error code of the API: what causes it and what to do about it.
+//!
+//! One table, from which come the page `/docs/errors`, to which every problem's `type` points, and the list of codes in
+//! `/openapi.json`. A test holds it to the sources: a code without its line here does not pass.
+
+/// A code, when it occurs, and the remedy.
+pub(super) struct ErrorCode {
+    /// As in a problem's `code`.
+    pub(super) code: &'static str,
+    /// When it occurs.
+    pub(super) cause: &'static str,
+    /// What to do about it.
+    pub(super) remedy: &'static str,
+}
+
+const fn error(code: &'static str, cause: &'static str, remedy: &'static str) -> ErrorCode {
+    ErrorCode { code, cause, remedy }
+}
+
+/// All of them, in order of the alphabet.
+pub(super) const ERRORS: &[ErrorCode] = &[
+    error(
+        "body_incomplete",
+        "The connection broke while the body was sent.",
+        "Send the request again; nothing was accepted.",
+    ),
+    error(
+        "body_timeout",
+        "The body did not arrive within 30 seconds.",
+        "Send smaller requests, or over a faster connection; nothing was accepted.",
+    ),
+    error(
+        "catalog_unsupported",
+        "This version does not know that kind of catalog.",
+        "Use a value that the API description lists.",
+    ),
+    error(
+        "condition_invalid",
+        "A `where` condition can not be compiled, or is too large to be judged quickly.",
+        "Correct the CEL expression; the detail says where it goes wrong.",
+    ),
+    error(
+        "conflict",
+        "The change contradicts what is there.",
+        "Read what is there, then change one of the two.",
+    ),
+    error(
+        "cursor_invalid",
+        "A cursor was not given by this API.",
+        "Pass on `next` of a page, or `id` of a stream, as it came.",
+    ),
+    error(
+        "delivery_cancelled",
+        "The delivery's subscriber was deleted.",
+        "Create the subscriber again and replay the event.",
+    ),
+    error(
+        "delivery_delivered",
+        "The delivery has arrived already.",
+        "Nothing; to send it once more, replay its event.",
+    ),
+    error("delivery_in_flight", "An attempt is under way right now.", "Wait for its result."),
+    error(
+        "delivery_unknown",
+        "An id of `ids` is no delivery's.",
+        "Take ids from `GET /v1/dead-letters` or `GET /v1/deliveries`.",
+    ),
+    error(
+        "disk_reserve",
+        "The disk has less room than `store.disk_reserve` keeps free; nothing was accepted.",
+        "Send it again later; the operator frees some space or enlarges the disk, without a restart.",
+    ),
+    error(
+        "duration_invalid",
+        "A duration can not be read, or is outside its bounds.",
+        "Write it like `250ms`, `60s`, `5m`, `2h` or `7d`.",
+    ),
+    error(
+        "encoding_corrupt",
+        "The body is not what its `content-encoding` says.",
+        "Compress it again, or send it as it is; nothing was accepted.",
+    ),
+    error(
+        "encoding_unsupported",
+        "The body is compressed in a way this API does not read.",
+        "Use `gzip` or `zstd`, or send it as it is.",
+    ),
+    error(
+        "endpoint_unverified",
+        "The endpoint has not agreed to receive anything yet.",
+        "Let it answer the verification, then ask again with `POST /v1/subscribers/{id}/verify`.",
+    ),
+    error("event_ambiguous", "Several sources use this event id.", "Say which one with `?source=`."),
+    error(
+        "event_conflict",
+        "An event with this source and id but other content was accepted before.",
+        "Give the new event an id of its own; nothing changed.",
+    ),
+    error(
+        "event_too_large",
+        "An event has more than 1 MiB.",
+        "Keep large payloads elsewhere and send a link.",
+    ),
+    error(
+        "event_unmatched",
+        "No subscriber, or not the one named, wants this event by its present rules.",
+        "Change what it matches, or name another subscriber.",
+    ),
+    error(
+        "extension_name",
+        "An extension attribute has a name that can not be used.",
+        "Use up to 64 of a-z, 0-9, `_` and `-`.",
+    ),
+    error(
+        "extension_value",
+        "An extension attribute is a list or an object.",
+        "Put it in `data`; extension attributes are strings, numbers, booleans or null.",
+    ),
+    error(
+        "field_base64",
+        "`data_base64` is not base64.",
+        "Encode it with the standard alphabet and padding.",
+    ),
+    error(
+        "field_characters",
+        "A text contains white space or control characters where it may not.",
+        "Remove them.",
+    ),
+    error("field_conflict", "Two fields exclude each other.", "Send one of them."),
+    error("field_empty", "A field is empty.", "Fill it in or leave it out."),
+    error("field_fixed", "A field can not change once it is made.", "Create a new one with the other value."),
+    error("field_missing", "A field that is needed is absent.", "Add the field that `field` names."),
+    error(
+        "field_range",
+        "A number is outside its bounds.",
+        "Use a number within the bounds that the detail names.",
+    ),
+    error("field_repeated", "A field stands twice.", "Send it once."),
+    error("field_time", "A time can not be read.", "Write RFC 3339, for example `2026-01-31T09:30:00Z`."),
+    error("field_too_long", "A text is longer than allowed.", "Shorten it to what the detail names."),
+    error("field_too_many", "A list has too many items.", "Send fewer."),
+    error(
+        "field_type",
+        "A field has a value of the wrong type.",
+        "Send the type that the API description lists.",
+    ),
+    error("field_unknown", "There is no field of this name.", "Check its spelling, or put it in `data`."),
+    error(
+        "field_value",
+        "A field has a value that is not one of those allowed.",
+        "Use one of the values in the detail.",
+    ),
+    error("flag_invalid", "A parameter that is on or off has another value.", "Say `true` or `false`."),
+    error(
+        "fold_unsupported",
+        "This version does not know that fold mode.",
+        "Use a mode that the API description lists.",
+    ),
+    error("header_invalid", "A `ce-` header can not be read.", "Percent-encode it as CloudEvents says."),
+    error(
+        "header_masked",
+        "A header's value was sent back as it is shown, masked, and there is none of that name to keep.",
+        "Send the value itself.",
+    ),
+    error(
+        "header_refused",
+        "A custom header may not be sent, or is not a header.",
+        "Choose another name; framing, routing and signature headers are reserved.",
+    ),
+    error(
+        "id_invalid",
+        "An id has characters or a length that it may not have.",
+        "Use letters, digits, `_`, `-` and `.`, at most 64 of them.",
+    ),
+    error(
+        "idempotency_key_conflict",
+        "The event has an `id` that is not the `idempotency-key`.",
+        "Give one of the two, or the same text in both.",
+    ),
+    error(
+        "idempotency_key_invalid",
+        "The `idempotency-key` is empty, too long, or has characters that can not be seen.",
+        "Use 1 to 255 visible ASCII characters.",
+    ),
+    error(
+        "idempotency_key_unsuitable",
+        "An `idempotency-key` came with more than one event.",
+        "Give each event its own `id` instead.",
+    ),
+    error(
+        "job_ended",
+        "The job has come to its end already.",
+        "Nothing; `GET /v1/jobs/{id}` shows how it ended.",
+    ),
+    error(
+        "jobs_running",
+        "The project has as many running jobs as it may have.",
+        "Wait until one ends, or stop one.",
+    ),
+    error("json_encoding", "The body is not UTF-8.", "Encode it as UTF-8."),
+    error(
+        "json_syntax",
+        "The body is not JSON.",
+        "Correct it; the detail says at which line and column it goes wrong.",
+    ),
+    error("json_too_deep", "The JSON nests deeper than 64 levels.", "Flatten it, or send it as a string."),
+    error(
+        "key_invalid",
+        "There is no key, or it is not valid.",
+        "Send `authorization: Bearer tgk_…` with a key of this installation.",
+    ),
+    error(
+        "key_last",
+        "It is the installation's last key.",
+        "Make another one first; without any, nobody could manage anything.",
+    ),
+    error(
+        "kind_unknown",
+        "`kinds` names something that a stream does not show.",
+        "Use `event`, `delivery` or both.",
+    ),
+    error("limit_invalid", "`limit` is not a number from 1 to 500.", "Use one that is."),
+    error(
+        "master_key_external",
+        "The master key is given by the operator's environment, so the server can not change it.",
+        "Change it there: set `TIDEGATE_MASTER_KEY` to the new one and `TIDEGATE_MASTER_KEY_PREVIOUS` to the old one, and restart.",
+    ),
+    error(
+        "master_key_unwritable",
+        "The file of the master key can not be written.",
+        "Let the server's user write in its data directory, and try again.",
+    ),
+    error(
+        "media_type_unsupported",
+        "The content type is not understood.",
+        "Send JSON, NDJSON or CloudEvents.",
+    ),
+    error(
+        "method_not_allowed",
+        "The path is right and the method is not.",
+        "Use one of the methods in the `allow` header.",
+    ),
+    error(
+        "not_found",
+        "There is no such thing in this project, or it belongs to another one.",
+        "Check the id, and the project that the key acts on.",
+    ),
+    error(
+        "overloaded",
+        "Too much is under way; nothing of the request was accepted.",
+        "Send it again after `retry-after` seconds, with the same ids.",
+    ),
+    error(
+        "parameter_repeated",
+        "A query parameter stands twice.",
+        "Send it once; several values are separated by commas where that is allowed.",
+    ),
+    error(
+        "parameter_unknown",
+        "There is no query parameter of this name.",
+        "Check its spelling; the detail lists those that exist.",
+    ),
+    error(
+        "path_invalid",
+        "An attribute path can not be read.",
+        "Write it like `subject` or `data.order.id`.",
+    ),
+    error("path_unknown", "Nothing is served at this path.", "See `/docs` for all paths."),
+    error(
+        "pattern_invalid",
+        "A pattern of types or sources can not be read.",
+        "Write a name, `name.*` or `*`.",
+    ),
+    error("project_default", "The project `default` can not be deleted.", "Delete what is in it instead."),
+    error(
+        "project_id_invalid",
+        "A project's id has other characters than it may.",
+        "Use 1 to 64 of a-z, 0-9, `-` and `_`.",
+    ),
+    error(
+        "quota_exceeded",
+        "A project, or the installation, has as many of these as it may have.",
+        "Delete what is no longer used.",
+    ),
+    error(
+        "rate_invalid",
+        "A rate can not be read, or is outside its bounds.",
+        "Write it like `10/s`, `100/m` or `5/h`.",
+    ),
+    error(
+        "rate_limited",
+        "The key or the address has made more requests than the operator allows.",
+        "Wait for `retry-after`, then go on more slowly.",
+    ),
+    error(
+        "reason_unknown",
+        "There is no such reason for a quarantine.",
+        "Use one of those that the detail lists.",
+    ),
+    error("request_too_large", "The request has more than 16 MiB.", "Split it."),
+    error(
+        "role_insufficient",
+        "The key's role does not allow this.",
+        "Use a key whose role does; the detail says which.",
+    ),
+    error(
+        "schema_invalid",
+        "A schema is not JSON Schema 2020-12, or uses what is not supported.",
+        "Correct it where the field points.",
+    ),
+    error(
+        "schema_reference",
+        "A schema refers to something outside itself.",
+        "Bring what it refers to into `$defs`.",
+    ),
+    error(
+        "schema_too_large",
+        "A schema has more bytes or parts than a type may have.",
+        "Make it smaller, or split the type.",
+    ),
+    error(
+        "secret_invalid",
+        "A signing secret can not be used.",
+        "Leave it out to get a new one, or send `whsec_` and the base64 of 24 to 64 bytes.",
+    ),
+    error(
+        "selector_invalid",
+        "It is not clear which units are meant.",
+        "Say `ids`, `source`, `type` or `reason`; or `\"all\": true` alone.",
+    ),
+    error(
+        "signing_conflict",
+        "Two wishes about signing exclude each other.",
+        "Send one of them; the detail says which.",
+    ),
+    error(
+        "source_reserved",
+        "The source `tidegate` is for events that the gateway itself sends.",
+        "Publish under another source.",
+    ),
+    error("specversion_unsupported", "The version of CloudEvents is not 1.0.", "Send version 1.0."),
+    error("status_unknown", "There is no delivery status of this name.", "Use one that the detail lists."),
+    error(
+        "store_unavailable",
+        "The store does not answer; nothing was accepted or changed.",
+        "Send it again shortly, with the same ids; if it lasts, look at the server's log and disk.",
+    ),
+    error(
+        "streams_exhausted",
+        "Too many streams are open, in the project or in all.",
+        "Close one, or try again later.",
+    ),
+    error("tests_in_flight", "Several tests of this subscriber are under way.", "Wait for their answers."),
+    error(
+        "time_invalid",
+        "A time in a query can not be read.",
+        "Write RFC 3339, for example `2026-01-31T09:30:00Z`.",
+    ),
+    error("time_order", "A range ends before it begins.", "Let `to` be after `from`."),
+    error("too_many_events", "The request has more than 10 000 events, sub-events counted.", "Split it."),
+    error(
+        "url_refused",
+        "An endpoint's address may not be used.",
+        "Use a public https address; others must be allowed by the operator (`egress.allow`).",
+    ),
+    error(
+        "verification_none",
+        "The subscriber's endpoint is not asked for its consent.",
+        "Set `verification` to `challenge` or `cloudevents` first.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The same table as a page for those who read the sources.
+    #[test]
+    fn the_page_is_this_table() {
+        let mut page = "# Errors\n\nEvery error is `application/problem+json` with a stable `code`. This page is made from the table in \
+             `api/errors.rs`; a running server shows it at `/docs/errors`.\n\n| code | cause | remedy |\n|---|---|---|\n"
+            .to_owned();
+        for ErrorCode { code, cause, remedy } in ERRORS {
+            page.push_str(&format!("| `{code}` | {cause} | {remedy} |\n"));
+        }
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors.md");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == page,
+            "docs/errors.md is out of date: BLESS=1 cargo test -p tidegate-server --lib"
+        );
+    }
+
+    /// The calls whose first text is a code.
+    const CALLS: [&str; 12] = [
+        "Problem::new(",
+        "Problem::invalid(",
+        "Problem::conflict(",
+        "Problem::unavailable(",
+        "Self::conflict(",
+        "Self::unavailable(",
+        "Refusal::new(",
+        "Refusal::invalid(",
+        "Invalid::new(",
+        "code: ",
+        "(\"invalid type\", ",
+        "(\"unknown variant\", ",
+    ];
+
+    /// Every source file of the crates that make problems, tests aside.
+    fn sources() -> Vec<String> {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+        let mut folders = vec![crates.join("tidegate-core/src"), crates.join("tidegate-server/src")];
+        let mut texts = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let is_other = path.file_name().is_some_and(|name| name == "tests" || name == "errors.rs");
+                match path.extension() {
+                    _ if is_other => {}
+                    None => folders.push(path),
+                    Some(kind) if kind == "rs" => texts.push(std::fs::read_to_string(path).expect("a text")),
+                    Some(_) => {}
+                }
+            }
+        }
+        texts
+    }
+
+    /// The first text after a call, if it reads like a code.
+    fn code(after: &str) -> Option<&str> {
+        let text = after.split('"').nth(1)?;
+        let is_near = after.find('"')? < 60 && !after.split('"').next()?.contains(['{', ';']);
+        let is_code = text.len() > 3 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        (is_near && is_code).then_some(text)
+    }
+
+    #[test]
+    fn every_code_in_the_sources_has_its_line() {
+        let known: BTreeSet<&str> = ERRORS.iter().map(|error| error.code).collect();
+        let mut used = BTreeSet::new();
+        let sources = sources();
+        for text in &sources {
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for call in CALLS {
+                used.extend(text.match_indices(call).filter_map(|(at, _)| code(&text[at + call.len()..])));
+            }
+        }
+        let missing: Vec<_> = used.difference(&known).collect();
+        assert!(missing.is_empty(), "without a line in errors.rs: {missing:?}");
+        assert!(used.len() > 50, "the search finds codes");
+        for error in ERRORS {
+            let literal = format!("\"{}\"", error.code);
+            assert!(
+                sources.iter().any(|text| text.contains(&literal)),
+                "{} is not used any more",
+                error.code
+            );
+        }
+    }
+
+    #[test]
+    fn every_line_says_cause_and_remedy_once() {
+        assert!(ERRORS.is_sorted_by(|a, b| a.code < b.code), "in order of the alphabet, each once");
+        for error in ERRORS {
+            assert!(error.cause.ends_with('.') && error.remedy.ends_with('.'), "{}", error.code);
+        }
+    }
+}
