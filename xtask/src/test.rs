@@ -9,10 +9,13 @@ use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::clock::Stopwatch;
-use crate::{chaos, sim, tidy, verifiers};
+use crate::{chaos, schemathesis, sim, tidy, verifiers};
 
 /// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
 const SIM_SEEDS: u64 = 1_000;
+
+/// How long the API is searched for answers that its description does not know.
+const SCHEMATHESIS_SECONDS: u32 = 30;
 
 /// One step: its name and what it does. The answer is a remark for the table.
 struct Step {
@@ -20,13 +23,14 @@ struct Step {
     work: fn() -> Result<String>,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step { name: "format", work: format },
     Step { name: "clippy", work: clippy },
     Step { name: "tidy", work: house_rules },
     Step { name: "tests", work: tests },
     Step { name: "simulation", work: simulation },
     Step { name: "verifiers", work: public_verifiers },
+    Step { name: "description", work: description },
     Step { name: "chaos", work: faults },
     Step { name: "dependencies", work: dependencies },
 ];
@@ -93,6 +97,11 @@ fn public_verifiers() -> Result<String> {
 /// Real faults; `cargo xtask chaos` has longer ones.
 fn faults() -> Result<String> {
     chaos::short()
+}
+
+/// The API against what it says of itself, for a while; `cargo xtask schemathesis` searches longer.
+fn description() -> Result<String> {
+    schemathesis::run(None, Some(SCHEMATHESIS_SECONDS))
 }
 
 /// Licences, advisories and sources need cargo-deny; what must never be in the tree is part of tidy.
