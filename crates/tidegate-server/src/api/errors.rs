@@ -59,6 +59,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "The delivery has arrived already.",
         "Nothing; to send it once more, replay its event.",
     ),
+    error(
+        "delivery_expired",
+        "Nobody took the delivery for as long as it was kept.",
+        "Replay its event, if that is still there.",
+    ),
     error("delivery_in_flight", "An attempt is under way right now.", "Wait for its result."),
     error(
         "delivery_unknown",
