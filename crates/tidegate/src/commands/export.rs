@@ -9,29 +9,27 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::commands::Globals;
 use crate::commands::apply::{Kind, list};
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// What the server adds to a resource and no file declares.
-const OBSERVED: [&str; 14] = [
+const OBSERVED: [&str; 11] = [
     "created_at",
     "updated_at",
     "active",
     "inactive_reason",
     "public_key",
     "grace_until",
-    "breaker",
     "failing_since",
     "verification_status",
     "verified_at",
     "backfilling",
-    "last_success_at",
-    "warnings",
-    "url_masked",
+    "has_schema",
 ];
 
 /// Print a project as files that `apply` takes
@@ -48,41 +46,55 @@ pub(crate) async fn run(args: ExportArgs, globals: &Globals) -> anyhow::Result<E
     let mut documents = Vec::new();
     for kind in Kind::ALL {
         for resource in list(&mut client, kind).await? {
-            documents.push((kind, file_name(kind, &resource), document(kind, resource)));
+            let whole = whole(&mut client, kind, resource).await?;
+            documents.push((file_name(kind, &whole), yaml(kind, whole)?));
         }
     }
     let output = Output::new(globals.json);
     let Some(folder) = args.out else {
-        for (_, _, document) in &documents {
-            output.line(&format!("---\n{}", yaml(document)?.trim_end()))?;
+        for (_, document) in &documents {
+            output.line(&format!("---\n{}", document.trim_end()))?;
         }
         return Ok(ExitCode::SUCCESS);
     };
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    for (_, name, document) in &documents {
+    for (name, document) in &documents {
         let path = folder.join(name);
-        fs::write(&path, yaml(document)?).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, document).with_context(|| format!("cannot write {}", path.display()))?;
     }
     output.line(&format!("{} files in {}", documents.len(), folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn yaml(document: &Value) -> anyhow::Result<String> {
-    Ok(serde_saphyr::to_string(document)?)
+/// Lists of types leave their schemas out; the type itself has it.
+async fn whole(client: &mut Client, kind: Kind, listed: Value) -> Result<Value, Failure> {
+    let text = |name: &str| listed[name].as_str().unwrap_or_default().to_owned();
+    match kind {
+        Kind::Subscriber => Ok(listed),
+        Kind::Type => {
+            let (service, type_name) = (text("service"), text("type"));
+            client.get(&["v1", "catalog", "services", &service, "types", &type_name], &[]).await?.json()
+        }
+    }
 }
 
-/// The kind first, then what identifies it, then the rest by name.
-fn document(kind: Kind, resource: Value) -> Value {
+/// The kind stands first, the rest in order of its names.
+fn yaml(kind: Kind, resource: Value) -> anyhow::Result<String> {
+    Ok(format!("kind: {}\n{}", kind.name(), serde_saphyr::to_string(&declared(resource))?))
+}
+
+/// What a file would say: without what the server observed.
+fn declared(resource: Value) -> Value {
     let Value::Object(mut members) = resource else { return Value::Null };
     let is_paused = members.get("inactive_reason").is_some_and(|reason| reason == "paused");
     members.retain(|name, value| !OBSERVED.contains(&name.as_str()) && !value.is_null());
     if is_paused {
         members.insert("active".to_owned(), false.into());
     }
-    let mut ordered = Map::new();
-    ordered.insert("kind".to_owned(), kind.name().into());
-    ordered.extend(members);
-    Value::Object(ordered)
+    if let Some(Value::Object(breaker)) = members.get_mut("breaker") {
+        breaker.retain(|name, _| matches!(name.as_str(), "failures" | "probe"));
+    }
+    Value::Object(members)
 }
 
 fn file_name(kind: Kind, resource: &Value) -> String {
@@ -108,10 +120,10 @@ mod tests {
             "destination": {"url": "https://example.com"},
         });
         let expected = json!({
-            "kind": "subscriber", "id": "billing", "active": false, "destination": {"url": "https://example.com"},
+            "id": "billing", "active": false, "destination": {"url": "https://example.com"},
         });
         assert_eq!(file_name(Kind::Subscriber, &resource), "subscriber-billing.yaml");
-        assert_eq!(document(Kind::Subscriber, resource), expected);
+        assert_eq!(declared(resource), expected);
     }
 
     #[test]

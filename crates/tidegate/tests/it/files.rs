@@ -111,12 +111,21 @@ fn pruning_deletes_what_the_files_do_not_name_and_its_id_can_come_back() {
 #[test]
 fn what_was_exported_is_what_is_there() {
     let server = Server::start();
-    fs::write(server.folder.path().join("all.yaml"), FILES).unwrap();
+    let types =
+        "---\nkind: type\nservice: shop\ntype: order.paid\nschema: {type: object, required: [total]}\n";
+    let breaker = FILES.replace("limits:", "breaker: {failures: 3, probe: 5s}\nlimits:");
+    fs::write(server.folder.path().join("all.yaml"), format!("{breaker}{types}")).unwrap();
     done(&tidegate(&server, &["apply", "-f", "all.yaml"]));
     let exported = tidegate(&server, &["export", "--out", "out"]);
     assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
     let again = done(&tidegate(&server, &["apply", "-f", "out", "--prune"]));
-    assert_eq!(counts(&again), [0, 0, 0, 2], "{again}");
+    assert_eq!(counts(&again), [0, 0, 0, 3], "{again}");
+    let other = server.admin().with("x-tidegate-project", "copy");
+    server.admin().post("/v1/projects", &json!({ "id": "copy" })).expect(201);
+    let copied = tidegate(&server, &["apply", "-f", "out/type-shop-order.paid.yaml", "--project", "copy"]);
+    assert_eq!(counts(&done(&copied)), [1, 0, 0, 0]);
+    let kept = other.get("/v1/catalog/services/shop/types/order.paid").expect(200);
+    assert_eq!(kept["schema"]["required"], json!(["total"]));
 }
 
 #[test]
