@@ -127,7 +127,7 @@ pub const QUEUE_REFILL_BELOW: usize = QUEUE_JOBS_MAX / 4;
 /// Deliveries taken from the store at once.
 pub const QUEUE_REFILL_JOBS: usize = 4096;
 /// Bodies of all deliveries that wait in memory.
-pub const QUEUE_BYTES_MAX: usize = 24 * 1024 * 1024;
+pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Requests whose bytes are held while they are read, parsed or waiting for their commit.
 pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
