@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use axum::Json;
@@ -28,10 +29,12 @@ use tokio::task::LocalSet;
 
 use super::histogram::Histogram;
 use super::template::{self, EVENT_BYTES};
-use crate::clock::Stopwatch;
+use crate::clock::{self, Stopwatch};
 
 const ROWS_PER_COMMIT: u64 = 1_000;
 const SYNC_BYTES: usize = 4096;
+/// Pages that SQLite writes for one event and its delivery, seven of them.
+const COMMIT_BYTES: usize = 7 * 4096;
 
 /// Serves `POST /v1/events` until it is killed; prints its port first.
 pub(crate) fn run_axum() -> Result<()> {
@@ -149,6 +152,25 @@ fn insert_rows(folder: &Path, rows: u64, schema: &str) -> Result<f64> {
         std::fs::remove_file(folder.join(format!("plain.db{suffix}"))).ok();
     }
     Ok(rate)
+}
+
+/// Milliseconds, p50 and p99, of writing what the commit of one event writes and syncing it, with `pause` in between: a
+/// machine that rests wakes up more slowly than one that works.
+pub(crate) fn paced_commit_ms(folder: &Path, times: u32, pause: Duration) -> Result<(f64, f64)> {
+    let path = folder.join("paced");
+    let mut file = File::create(&path).context("can not create a file to sync")?;
+    let block = [7; COMMIT_BYTES];
+    let mut histogram = Histogram::new();
+    for _ in 0..times {
+        clock::pause(pause);
+        let watch = Stopwatch::start();
+        file.write_all(&block)?;
+        file.sync_data()?;
+        histogram.add(u64::try_from(watch.elapsed().as_nanos())?);
+    }
+    std::fs::remove_file(path)?;
+    let ms = |quantile| histogram.quantile(quantile).as_secs_f64() * 1e3;
+    Ok((ms(0.5), ms(0.99)))
 }
 
 /// Median milliseconds of appending 4 KiB and syncing it.

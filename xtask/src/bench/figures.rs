@@ -185,9 +185,13 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
     let (mut syncs, mut p50s, mut p99s) = (vec![], vec![], vec![]);
+    let (mut bare_p50s, mut bare_p99s) = (vec![], vec![]);
     let requests = stage.count(2_000).min(2_000);
     for _ in 0..stage.rounds() {
         syncs.push(bare::fdatasync_ms(stage.folder(), 1_000)?);
+        let (bare_p50, bare_p99) = bare::paced_commit_ms(stage.folder(), 1_000, Duration::from_millis(5))?;
+        bare_p50s.push(bare_p50);
+        bare_p99s.push(bare_p99);
         stage.reset(0)?;
         let gentle = Load { rate: Some(200.0), connections: 16, ..stage.load(&server, requests) };
         let sent = stage.generate(&gentle)?;
@@ -200,6 +204,8 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let sync = median(syncs);
     Ok(vec![
         Row::new("latency", "one fdatasync, p50", sync, "ms", NoGoal),
+        Row::new("latency", "a commit's bytes synced, 200/s, p50", median(bare_p50s), "ms", NoGoal),
+        Row::new("latency", "a commit's bytes synced, 200/s, p99", median(bare_p99s), "ms", NoGoal),
         Row::new("latency", "event to receiver at 200/s, p50", median(p50s), "ms", AtMost(sync + 0.4)),
         Row::new("latency", "event to receiver at 200/s, p99", median(p99s), "ms", AtMost(1.5)),
     ])
