@@ -1,9 +1,10 @@
 //! What only the embedded store promises: durable settings, one process, its schema and plans, and what it does when
-//! the disk fails. Semantics are tested by the conformance suite.
+//! the disk fails; and its large quotas. Semantics are tested by the conformance suite.
 
 mod faults;
 mod open;
 mod plans;
+mod quotas;
 
 use std::path::PathBuf;
 
