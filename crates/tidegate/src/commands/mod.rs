@@ -19,6 +19,7 @@ mod sink;
 mod subscribers;
 mod tail;
 mod trace;
+mod trigger;
 mod verify;
 
 use std::path::PathBuf;
@@ -96,6 +97,8 @@ enum Command {
     Deliveries(deliveries::DeliveriesArgs),
     /// Send again an event, a subscriber's past, or dead letters
     Replay(replay::ReplayArgs),
+    /// Try now what waits for a later try
+    Trigger(trigger::TriggerArgs),
     /// List, show or stop the jobs that send again
     Jobs(jobs::JobsArgs),
     /// Declare the types of events that services send, and list them
@@ -133,6 +136,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
         Command::Replay(args) => block_on(replay::run(args, &globals)),
+        Command::Trigger(args) => block_on(trigger::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),

@@ -4,13 +4,15 @@
 //! with is searched for the marks.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
 use crate::receiver::{Receiver, Reply};
 use crate::server::{Server, Setup};
+use crate::shell::Shell;
 
 const ADMIN_KEY: &str = "tgk_0000LEAKadminLEAKadminLEAKadmin";
 /// Decodes to bytes that hold a mark too.
@@ -37,12 +39,6 @@ fn search(place: &str, bytes: &[u8]) {
 
 fn search_answer(what: &str, answer: &Answer) {
     search(&format!("the answer to {what}"), &answer.body);
-}
-
-/// A subscriber shows its owner where it goes; nothing else of it.
-fn search_subscriber(what: &str, answer: &Answer) {
-    let text = answer.text().replace(IN_PATH, "").replace(IN_QUERY, "");
-    search(&format!("the answer to {what}"), text.as_bytes());
 }
 
 fn start(format: &str) -> Server {
@@ -123,23 +119,65 @@ fn bad_requests(admin: &Client, subscriber: &str) {
     search_answer("what is not HTTP", &Answer::read(&mut broken));
     let short = json!({ "destination": { "url": "https://example.com" }, "secret": "whsec_TEVBS3NpZ25pbm" });
     search_answer("a short secret", &admin.post("/v1/subscribers", &short));
-    search_subscriber("a PATCH", &admin.patch(&path, &json!({ "name": "x" })));
+    search_answer("a PATCH", &admin.patch(&path, &json!({ "name": "x" })));
 }
 
 fn reads(admin: &Client, subscribers: &[String]) {
-    for path in
-        ["/metrics", "/v1/keys", "/v1/deliveries", "/v1/events/e/trace", "/readyz?verbose", "/v1/master-key"]
-    {
-        search_answer(path, &admin.get(path));
+    for path in [
+        "/metrics",
+        "/readyz?verbose",
+        "/v1/keys",
+        "/v1/master-key",
+        "/v1/deliveries",
+        "/v1/dead-letters",
+        "/v1/events/e/trace",
+        "/v1/subscribers",
+        "/v1/webhooks/subscribers",
+    ] {
+        let answer = admin.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        search_answer(path, &answer);
     }
-    search_subscriber("a list of subscribers", &admin.get("/v1/subscribers"));
     for id in subscribers {
-        search_subscriber("a subscriber", &admin.get(&format!("/v1/subscribers/{id}")));
+        for path in [
+            format!("/v1/subscribers/{id}"),
+            format!("/v1/subscribers/{id}/deliveries"),
+            format!("/v1/webhooks/subscribers/{id}"),
+        ] {
+            search_answer(&path, &admin.get(&path));
+        }
     }
     for item in admin.get("/v1/deliveries").expect(200)["items"].as_array().expect("items") {
         let path = format!("/v1/deliveries/{}", item["id"].as_str().expect("an id"));
         search_answer(&path, &admin.get(&path));
     }
+}
+
+/// What commands print for people and for scripts.
+fn commands(server: &Server, subscriber: &str) {
+    let shell = Shell::new(server).with_key(ADMIN_KEY);
+    let get = format!("tidegate subscribers get {subscriber}");
+    let test = format!("tidegate subscribers test {subscriber}");
+    let looks = ["tidegate subscribers list", "tidegate deliveries list", "tidegate trace e", &get, &test];
+    for line in ["tidegate export", "tidegate doctor --data-dir data"].into_iter().chain(looks) {
+        for ended in [shell.types(line), shell.runs(line)] {
+            let printed = ended.everything();
+            assert!(printed.contains("sub") || line.contains(" test "), "{line} says something: {printed}");
+            search(&format!("what `{line}` prints"), printed.as_bytes());
+        }
+    }
+}
+
+/// Everything that happens, from the beginning to the end of the server.
+fn follow(admin: &Client) -> TcpStream {
+    let mut stream = admin.connect();
+    let head = format!("GET /v1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("written");
+    // Only what comes after its head is followed.
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).expect("an answer");
+    assert_eq!(&first, b"HTTP/1.1 200");
+    stream
 }
 
 #[test]
@@ -149,13 +187,19 @@ fn no_secret_is_logged_counted_answered_or_kept_in_clear() {
         let admin = Client::stranger(server.address).with_key(ADMIN_KEY);
         let created = admin.post("/v1/keys", &json!({ "role": "viewer" })).expect(201);
         let key = created["key"].as_str().expect("a key").to_owned();
+        let mut stream = follow(&admin);
         let subscribers = deliveries(&admin);
         bad_requests(&admin, &subscribers[0]);
         let path = format!("/v1/subscribers/{}/rotate-secret", subscribers[1]);
         admin.post(&path, &json!({ "signing": { "algorithm": "ed25519" } })).expect(200);
         reads(&admin, &subscribers);
+        commands(&server, &subscribers[0]);
         search("the command line", &server.command_line());
         server.stop();
+        let mut streamed = Vec::new();
+        stream.read_to_end(&mut streamed).expect("it ends");
+        assert!(streamed.windows(9).any(|window| window == b"delivered"), "the stream tells of deliveries");
+        search("the stream", &streamed);
         let log = server.log();
         assert!(log.contains("a connection ended early"), "what is for debugging is logged: {log}");
         search("the log", log.as_bytes());

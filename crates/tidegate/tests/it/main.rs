@@ -4,15 +4,17 @@
 //! listens where the deliveries go. Nothing sleeps: tests wait for what a receiver got, for what the process printed,
 //! or ask the API until it says what it should.
 //!
-//! `server`, `client` and `receiver` are the kit; every other file is one chapter of the promises.
+//! `server`, `client`, `receiver` and `shell` are the kit; every other file is one chapter of the promises.
 
 mod client;
 mod receiver;
 mod server;
+mod shell;
 
 mod bombs;
 mod breaker;
 mod catalog;
+mod commands;
 mod crowd;
 mod deliver;
 mod egress;
@@ -29,6 +31,7 @@ mod operator;
 mod order;
 mod payload;
 mod quarantine;
+mod quotas;
 mod rates;
 mod readiness;
 mod replay;

@@ -148,7 +148,8 @@ fn a_scraper_that_asks_for_openmetrics_gets_it() {
 fn a_scrape_stays_small_whatever_users_do() {
     let server = Server::start();
     let client = server.admin();
-    for round in 0..4 {
+    // A hundred thousand types, and as many sources as fit into one request.
+    for round in 0..10 {
         let event =
             |n: usize| json!({ "source": format!("theirs-{n}"), "type": format!("theirs.{round}.{n}") });
         client.publish(&(0..10_000).map(event).collect());
