@@ -39,7 +39,7 @@ fn a_name_server_that_changes_its_mind_never_leads_to_the_canary() {
         return inside();
     }
     let output = run_inside();
-    let is_allowed = output.as_ref().is_ok_and(|output| is_world_set_up(output));
+    let is_allowed = output.as_ref().is_ok_and(is_world_set_up);
     if !is_allowed {
         let note = format!("not proven here: this machine allows no namespaces of one's own: {output:?}\n");
         assert_ne!(env::var("CI").as_deref(), Ok("true"), "{note}");
