@@ -4,10 +4,11 @@
 //! when it returns `Ok` it is on disk. `now` is always a parameter; no statement reads a clock. The store is the only
 //! record: what the server holds in memory can be rebuilt from here at any instant.
 //!
-//! [`sqlite`] is the embedded store. `conformance` (a feature of its own) is the contract, executable: every store must pass it.
+//! [`sqlite`] is the embedded store, [`postgres`] the one that many processes share. `conformance` (a feature of its own) is the contract, executable: every store must pass it.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod postgres;
 pub mod sqlite;
 
 mod configuration;
@@ -15,6 +16,7 @@ mod folder;
 mod group;
 mod job;
 mod read;
+mod replica;
 mod sweep;
 
 use std::sync::Arc;
@@ -41,6 +43,7 @@ pub use read::{
     QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule, Triggered,
 };
 
+pub use replica::{Beat, Load, Replica, TakenOver};
 pub use sweep::{Sweep, Swept};
 
 /// What can go wrong that the caller can act on.
@@ -63,6 +66,9 @@ pub enum Error {
     /// There may not be more of this; the text says how many there are.
     #[error("{0}")]
     Quota(String),
+    /// Another process took over what this one held: its claims are void. Forget them, then [`Store::join`] anew.
+    #[error("another process has taken over what this one held")]
+    Fenced,
     /// The store refused to open as it is; the text says why and what to do.
     #[error("{0}")]
     Unusable(String),
@@ -178,6 +184,32 @@ pub trait Store: Send + Sync + 'static {
     async fn backlogs(&self) -> Result<Vec<(SubscriberNo, Backlog)>>;
     /// How large the store is, part by part.
     async fn sizes(&self) -> Result<Vec<StorePart>>;
+
+    /// Whether other processes may share it. What follows is only of use then; a store of one process keeps to itself.
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// Tells the others that this process lives, and hears who else does.
+    async fn beat(&self, _load: Load) -> Result<Beat> {
+        Ok(Beat { now: None, incarnation: self.incarnation(), replicas: Vec::new(), expired: Vec::new() })
+    }
+    /// Voids what an expired process held: those requests may have arrived, so they are due again under the same id.
+    /// Nothing happens if it beats again, or somebody else was quicker.
+    async fn take_over(&self, _expired: Incarnation, _now: Timestamp) -> Result<TakenOver> {
+        Ok(TakenOver::default())
+    }
+    /// Begins a new life: after [`Error::Fenced`], when nothing of the old one is in memory any more.
+    async fn join(&self, _now: Timestamp) -> Result<Incarnation> {
+        Ok(self.incarnation())
+    }
+    /// Ends this life in good order: whatever it still holds is void at once, and nobody waits for its next beat.
+    async fn leave(&self, _now: Timestamp) -> Result<()> {
+        Ok(())
+    }
+    /// Keeps a sealed text, if there is none yet, and says which is kept: whoever can not open it has another master key.
+    async fn proof(&self, sealed: Vec<u8>) -> Result<Vec<u8>> {
+        Ok(sealed)
+    }
 
     /// This process's life; its claims carry it.
     fn incarnation(&self) -> Incarnation;

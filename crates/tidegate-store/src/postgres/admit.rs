@@ -1,0 +1,248 @@
+//! Which units come in, and what each is answered.
+//!
+//! A unit is an event and its sub-events: all of them come in, or none. An ordinary group finds out by taking the ids.
+//! Where a unit has several events, shares an id with another one of its group, or concerns the quarantine, the ids are
+//! taken in rounds, a unit that can not have all of its own gives back those it got, and only then is anything written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::event::Fingerprint;
+use tokio_postgres::Row;
+
+use super::commit::{Context, DRAW};
+use super::db::{Asked, Conn};
+use super::events::Key;
+use super::quarantine;
+use super::submit::{Columns, Entry};
+use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
+
+/// Who has an id: the event's number and its unit's fingerprint.
+type Holders = BTreeMap<Key, (i64, Option<Fingerprint>)>;
+
+const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
+    FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
+    JOIN dedupe d ON d.key_high = i.high AND d.key_low = i.low";
+
+async fn holders(conn: &Conn, keys: &[Key]) -> Asked<Holders> {
+    if keys.is_empty() {
+        return Ok(Holders::new());
+    }
+    let (high, low): (Vec<i64>, Vec<i64>) = keys.iter().map(|key| (key.high, key.low)).unzip();
+    let rows = conn.rows(HOLDERS, &[&high, &low]).await?;
+    let holder =
+        |row: &Row| (Key { high: row.get(0), low: row.get(1) }, (row.get(2), fingerprint_from(row.get(3))));
+    Ok(rows.iter().map(holder).collect())
+}
+
+fn keys(entry: &Entry<'_>) -> Vec<Key> {
+    entry.routed.unit.events.iter().map(|event| Key::of(entry.project, event)).collect()
+}
+
+/// Whether a unit is there already, and if so, how it compares.
+fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
+    for (index, key) in keys(entry).iter().enumerate() {
+        match holders.get(key) {
+            None => {}
+            Some((_, print)) if index == 0 && *print == Some(entry.routed.unit.fingerprint) => {
+                return Some(UnitStatus::Duplicate);
+            }
+            Some(_) => return Some(UnitStatus::Conflict),
+        }
+    }
+    None
+}
+
+/// The answers to an ordinary group, whose units are single events that share no id.
+pub(super) async fn answers(
+    context: &Context<'_>,
+    columns: &Columns<'_>,
+    taken: &[Row],
+) -> Asked<Vec<Result<Vec<UnitStatus>>>> {
+    let fresh = columns.fresh(taken);
+    let repeated: Vec<Key> =
+        (0..fresh.len()).filter(|index| !fresh[*index]).map(|index| columns.key(index)).collect();
+    let holders = holders(context.conn, &repeated).await?;
+    let mut answers = blank(context);
+    for (index, entry) in columns.entries().iter().enumerate() {
+        let status = if fresh[index] {
+            UnitStatus::Accepted
+        } else {
+            // One that is gone again was there a moment ago.
+            known(entry, &holders).unwrap_or(UnitStatus::Duplicate)
+        };
+        answers[entry.place.0][entry.place.1] = status;
+    }
+    Ok(answers.into_iter().map(Ok).collect())
+}
+
+/// Room for one answer per unit.
+fn blank(context: &Context<'_>) -> Vec<Vec<UnitStatus>> {
+    let submissions = &context.group.submissions;
+    submissions.iter().map(|submission| vec![UnitStatus::Gone; submission.units.len()]).collect()
+}
+
+/// Any group: in rounds, so that in each round no two units want the same id.
+pub(super) async fn submissions(context: &mut Context<'_>) -> Asked<()> {
+    let group = context.group;
+    let mut answers = blank(context);
+    let mut waiting: Vec<Entry<'_>> = Vec::new();
+    for (which, submission) in group.submissions.iter().enumerate() {
+        let units = submission.units.iter().enumerate();
+        waiting.extend(units.map(|(unit, routed)| Entry {
+            place: (which, unit),
+            project: submission.project,
+            routed,
+        }));
+    }
+    while !waiting.is_empty() {
+        let (now, later) = split(waiting);
+        round(context, now, &mut answers).await?;
+        waiting = later;
+    }
+    context.out.submissions = answers.into_iter().map(Ok).collect();
+    Ok(())
+}
+
+/// As many units from the front as share no id, up to one that concerns the quarantine, which goes alone.
+fn split(entries: Vec<Entry<'_>>) -> (Vec<Entry<'_>>, Vec<Entry<'_>>) {
+    let mut met = BTreeSet::new();
+    let mut count = 0;
+    for entry in &entries {
+        let is_special = entry.routed.admission != Admission::Granted;
+        if is_special && count > 0 || !keys(entry).into_iter().all(|key| met.insert(key)) {
+            break;
+        }
+        count += 1;
+        if is_special {
+            break;
+        }
+    }
+    let mut now = entries;
+    // A unit that names one id twice can share a round with nobody, not even with itself.
+    let later = now.split_off(count.max(1));
+    (now, later)
+}
+
+async fn round<'a>(
+    context: &mut Context<'a>,
+    entries: Vec<Entry<'a>>,
+    answers: &mut [Vec<UnitStatus>],
+) -> Asked<()> {
+    let mut coming = Vec::new();
+    for entry in entries {
+        match special(context, &entry).await? {
+            Some(status) => answers[entry.place.0][entry.place.1] = status,
+            None => coming.push(entry),
+        }
+    }
+    let taken = take(context, &coming, answers).await?;
+    let mut columns = Columns::default();
+    for entry in taken {
+        columns.push(context, entry);
+        answers[entry.place.0][entry.place.1] = UnitStatus::Accepted;
+    }
+    columns.sort();
+    if columns.is_empty() {
+        return Ok(());
+    }
+    if columns.places() >= 1 << super::open::BLOCK_BITS {
+        return Err(Error::Quota(
+            "an event with its sub-events goes to too many subscribers at once".to_owned(),
+        )
+        .into());
+    }
+    let block: i64 = context.conn.only(DRAW, &[]).await?.get(0);
+    let stamp = context.stamp();
+    columns.take_ids(context.conn).await?;
+    columns.insert_events(context.conn, &stamp).await?;
+    let made = columns.insert_deliveries(context.conn, &stamp).await?;
+    columns.hand_over(context, &made, block);
+    Ok(())
+}
+
+/// What the quarantine says to a unit that concerns it; `None` means that it comes in.
+async fn special(context: &mut Context<'_>, entry: &Entry<'_>) -> Asked<Option<UnitStatus>> {
+    if entry.routed.admission == Admission::Granted {
+        return Ok(None);
+    }
+    let found = holders(context.conn, &keys(entry)).await?;
+    let known = known(entry, &found);
+    match &entry.routed.admission {
+        Admission::Refused(finding) if known.is_none() => {
+            quarantine::insert(context, entry.project, &entry.routed.unit, finding).await.map(Some)
+        }
+        Admission::Released(no) => quarantine::release(context, entry.project, *no, known).await,
+        Admission::Refused(_) | Admission::Granted => Ok(known),
+    }
+}
+
+/// Finds out which units can have all their ids, by taking and giving back: whoever else wants one of them meanwhile
+/// waits for this transaction. Answers those that can not.
+async fn take<'a>(
+    context: &Context<'a>,
+    coming: &[Entry<'a>],
+    answers: &mut [Vec<UnitStatus>],
+) -> Asked<Vec<Entry<'a>>> {
+    let conn = context.conn;
+    let mut wanted: Vec<Key> = coming.iter().flat_map(keys).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let (high, low): (Vec<i64>, Vec<i64>) = wanted.iter().map(|key| (key.high, key.low)).unzip();
+    let rows = conn
+        .rows(
+            "INSERT INTO dedupe (key_high, key_low, event, fingerprint)
+             SELECT i.high, i.low, -1, '' FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
+             ON CONFLICT DO NOTHING RETURNING key_high, key_low",
+            &[&high, &low],
+        )
+        .await?;
+    let fresh: BTreeSet<Key> = rows.iter().map(|row| Key { high: row.get(0), low: row.get(1) }).collect();
+    let lost: Vec<Key> = wanted.iter().copied().filter(|key| !fresh.contains(key)).collect();
+    let holders = holders(conn, &lost).await?;
+    // The places are taken again, with their numbers, by those that come in; nobody sees the gap.
+    let (high, low): (Vec<i64>, Vec<i64>) = fresh.iter().map(|key| (key.high, key.low)).unzip();
+    conn.execute(
+        "DELETE FROM dedupe d USING unnest($1::bigint[], $2::bigint[]) AS i(high, low)
+         WHERE d.key_high = i.high AND d.key_low = i.low",
+        &[&high, &low],
+    )
+    .await?;
+    let mut taken = Vec::new();
+    for entry in coming {
+        let keys = keys(entry);
+        let is_sound = keys.iter().collect::<BTreeSet<_>>().len() == keys.len();
+        match known(entry, &holders) {
+            Some(status) => answers[entry.place.0][entry.place.1] = status,
+            None if is_sound => taken.push(*entry),
+            None => answers[entry.place.0][entry.place.1] = UnitStatus::Conflict,
+        }
+    }
+    Ok(taken)
+}
+
+/// What became of a request whose group was written without an answer: what that group wrote came in with it.
+pub(super) async fn read_back(
+    conn: &Conn,
+    submission: &Submission,
+    (incarnation, written): (i64, i64),
+) -> Asked<Vec<UnitStatus>> {
+    let mut statuses = Vec::with_capacity(submission.units.len());
+    for (unit, routed) in submission.units.iter().enumerate() {
+        let entry = Entry { place: (0, unit), project: submission.project, routed };
+        let holders = holders(conn, &keys(&entry)).await?;
+        let is_ours = match holders.values().next() {
+            None => false,
+            Some((seq, _)) => {
+                let sql = "SELECT 1 FROM events WHERE seq = $1 AND incarnation = $2 AND written = $3";
+                conn.exists(sql, &[seq, &incarnation, &written]).await?
+            }
+        };
+        statuses.push(match (known(&entry, &holders), &routed.admission) {
+            (Some(_), _) if is_ours => UnitStatus::Accepted,
+            (Some(status), _) => status,
+            (None, Admission::Refused(finding)) => UnitStatus::Quarantined(finding.reason),
+            (None, _) => UnitStatus::Gone,
+        });
+    }
+    Ok(statuses)
+}

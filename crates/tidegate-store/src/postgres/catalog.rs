@@ -1,0 +1,9 @@
+//! Stub.
+#![allow(unused_imports, dead_code, clippy::all)]
+use super::Shared;
+use super::commit::Context;
+use super::db::{Asked, Conn, Pool};
+use crate::*;
+use std::sync::Arc;
+use tidegate_core::id::*;
+use tidegate_core::time::Timestamp;

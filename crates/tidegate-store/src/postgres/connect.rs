@@ -1,0 +1,230 @@
+//! How a connection to PostgreSQL is made: from the URL to a session with the right settings.
+//!
+//! Beyond what PostgreSQL's own URLs know, `schema` names where the tables live (`tidegate` unless told otherwise), and
+//! `sslrootcert` a file of certificates to trust instead of the public ones. Once TLS is asked for, the server's
+//! certificate is always checked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::digest;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use url::Url;
+
+use crate::{Error, Result};
+
+/// How long to wait for a server that does not answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that is gone without a word is noticed within about this time.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Settings of every session. Plans must not depend on how the tables looked when a statement was first prepared, which
+/// is when they were empty: every question here is one that an index answers. Nothing of ours runs for long, and no
+/// transaction waits for anything but the database.
+const SETTINGS: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET enable_bitmapscan = off; SET enable_material = off; SET jit = off; SET plan_cache_mode = force_generic_plan;
+    SET default_transaction_isolation = 'read committed'; SET statement_timeout = '30s'; SET lock_timeout = '10s';
+    SET idle_in_transaction_session_timeout = '10s'; SET client_min_messages = warning;";
+
+/// Where the database is and how it is reached.
+#[derive(Clone)]
+pub struct Target {
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+    schema: String,
+}
+
+/// A session, and the task that moves its bytes.
+pub struct Session {
+    /// To ask questions with.
+    pub client: Client,
+    pump: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+impl Target {
+    /// Understands a URL, or says what is wrong with it. The password is in no message.
+    pub fn parse(url: &str) -> Result<Self> {
+        let mut parsed =
+            Url::parse(url).map_err(|error| unusable(format!("the URL of the store is no URL: {error}")))?;
+        let (mut schema, mut root) = ("tidegate".to_owned(), None);
+        let mut rest = Vec::new();
+        for (name, value) in parsed.query_pairs() {
+            match &*name {
+                "schema" => schema = value.into_owned(),
+                "sslrootcert" => root = Some(value.into_owned()),
+                "sslmode" if value.starts_with("verify-") => {
+                    rest.push(("sslmode".to_owned(), "require".to_owned()))
+                }
+                _ => rest.push((name.into_owned(), value.into_owned())),
+            }
+        }
+        check_schema(&schema)?;
+        if rest.is_empty() {
+            parsed.set_query(None);
+        } else {
+            parsed.query_pairs_mut().clear().extend_pairs(rest);
+        }
+        let mut config: Config = parsed.as_str().parse().map_err(|error: tokio_postgres::Error| {
+            unusable(format!("the URL of the store can not be used: {}", root_cause(&error)))
+        })?;
+        config
+            .application_name("tidegate")
+            .connect_timeout(CONNECT_TIMEOUT)
+            .keepalives_idle(SILENCE_MAX)
+            .tcp_user_timeout(SILENCE_MAX);
+        let tls = match config.get_ssl_mode() {
+            SslMode::Disable => None,
+            _ => Some(MakeRustlsConnect::new(client_config(root.as_deref())?)),
+        };
+        Ok(Self { config, tls, schema })
+    }
+
+    /// The schema of the tables.
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// Tells installations in one database apart where names can not: advisory locks, channels.
+    pub fn space(&self) -> i32 {
+        let hash = digest::digest(&digest::SHA256, self.schema.as_bytes());
+        i32::from_le_bytes(hash.as_ref()[..4].try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// The server and the database, for people; without a secret.
+    pub fn place(&self) -> String {
+        use tokio_postgres::config::Host;
+        let host = match self.config.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => "localhost".to_owned(),
+        };
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or("postgres");
+        format!("{host}/{database} (schema {})", self.schema)
+    }
+
+    /// A new session with the usual settings. Its bytes are moved on the loop that asks for it.
+    pub async fn connect(&self) -> Result<Session> {
+        let session = self.connect_plain().await?;
+        let settings = format!("{SETTINGS} SET search_path = {};", self.schema);
+        session.client.batch_execute(&settings).await.map_err(failed)?;
+        Ok(session)
+    }
+
+    /// A new session as the server gives it.
+    pub async fn connect_plain(&self) -> Result<Session> {
+        match &self.tls {
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls.clone()).await.map_err(failed)?;
+                Ok(Session { client, pump: pump(connection) })
+            }
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
+                Ok(Session { client, pump: pump(connection) })
+            }
+        }
+    }
+}
+
+fn pump<S, T>(connection: tokio_postgres::Connection<S, T>) -> JoinHandle<()>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        // Whoever asks on this connection is told; here there is nobody to tell.
+        let _ = connection.await;
+    })
+}
+
+fn client_config(root: Option<&str>) -> Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    match root {
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(path) => {
+            let unreadable =
+                |error: String| unusable(format!("cannot read the certificates in {path}: {error}"));
+            let found = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
+            for certificate in found {
+                let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+                roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.to_string()))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// It stands in statements as it is, so it is kept plain.
+fn check_schema(schema: &str) -> Result<()> {
+    let is_plain =
+        schema.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if is_plain && schema.len() <= 40 && schema.starts_with(|first: char| first.is_ascii_lowercase()) {
+        return Ok(());
+    }
+    Err(unusable(format!(
+        "the schema {schema:?} of the store can not be used: take up to 40 lower-case letters, digits and _"
+    )))
+}
+
+fn unusable(text: String) -> Error {
+    Error::Unusable(text)
+}
+
+/// What the server said, or what kept it from saying anything.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` asks for")]
+pub fn failed(error: tokio_postgres::Error) -> Error {
+    Error::Unavailable(root_cause(&error))
+}
+
+pub(super) fn root_cause(error: &tokio_postgres::Error) -> String {
+    if let Some(told) = error.as_db_error() {
+        let detail = told.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+        return format!("PostgreSQL: {}{detail} ({})", told.message(), told.code().code());
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    format!("PostgreSQL can not be reached: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_the_tables_are() {
+        let target = Target::parse("postgres://u:p@db.example/app?schema=gate&sslmode=disable").unwrap();
+        assert_eq!((target.schema(), target.place().as_str()), ("gate", "db.example/app (schema gate)"));
+        assert_eq!(Target::parse("postgres://db.example/app").unwrap().schema(), "tidegate");
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_its_password() {
+        let bad = [
+            "postgres://u:hunter2@h/app?schema=a;drop",
+            "postgres://u:hunter2@h/app?nonsense=1",
+            "postgres://u:hunter2@h:port/app",
+            "postgres://u:hunter2@h/app?sslrootcert=/nowhere/at/all.pem",
+        ];
+        for url in bad {
+            let error = Target::parse(url).err().expect(url).to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}

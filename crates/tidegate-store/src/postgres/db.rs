@@ -1,0 +1,231 @@
+//! How PostgreSQL is asked: sessions with prepared statements, lent out one at a time.
+//!
+//! Whatever changes something runs in a task of its own, so that a caller that goes away neither stops it half-way nor
+//! leaves a session inside a transaction. A session whose transaction did not come to its end is closed, not lent again.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use super::connect::{Session, Target, failed};
+use crate::Error;
+
+/// Sessions beside the one that writes groups: lists, traces, changes and sweeps side by side.
+const SESSIONS_MAX: usize = 6;
+
+/// What went wrong, with what the database said about it.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The database, or the way to it.
+    Database(tokio_postgres::Error),
+    /// Whatever a caller can act on.
+    Store(Error),
+}
+
+/// The answer of the database.
+pub(super) type Asked<T> = Result<T, Fault>;
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Database(error) => failed(error),
+            Fault::Store(error) => error,
+        }
+    }
+}
+
+/// The values of a statement.
+pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Work with a session.
+pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Asked<T>> + Send + 'a>>;
+
+/// A session with its prepared statements.
+pub(super) struct Conn {
+    session: Session,
+    statements: Mutex<BTreeMap<String, Statement>>,
+    is_dirty: bool,
+    is_prepared: AtomicBool,
+}
+
+impl Conn {
+    pub(super) async fn open(target: &Target) -> Asked<Self> {
+        Ok(Self {
+            session: target.connect().await?,
+            statements: Mutex::default(),
+            is_dirty: false,
+            is_prepared: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.session.client
+    }
+
+    /// The statement, prepared once per session.
+    pub(super) async fn prepared(&self, sql: &str) -> Asked<Statement> {
+        let lock = || self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(statement) = lock().get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client().prepare(sql).await?;
+        lock().insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Whether somebody has prepared all that it needs here.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.is_prepared.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_prepared(&self) {
+        self.is_prepared.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) async fn rows(&self, sql: &str, values: Values<'_>) -> Asked<Vec<Row>> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client().query(&statement, values).await?)
+    }
+
+    pub(super) async fn row(&self, sql: &str, values: Values<'_>) -> Asked<Option<Row>> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client().query_opt(&statement, values).await?)
+    }
+
+    /// A row that is always there.
+    pub(super) async fn only(&self, sql: &str, values: Values<'_>) -> Asked<Row> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client().query_one(&statement, values).await?)
+    }
+
+    /// How many rows it changed.
+    pub(super) async fn execute(&self, sql: &str, values: Values<'_>) -> Asked<u64> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client().execute(&statement, values).await?)
+    }
+
+    /// Whether there is such a row.
+    pub(super) async fn exists(&self, sql: &str, values: Values<'_>) -> Asked<bool> {
+        Ok(self.row(sql, values).await?.is_some())
+    }
+
+    pub(super) async fn begin(&mut self) -> Asked<()> {
+        self.is_dirty = true;
+        Ok(self.client().batch_execute("BEGIN").await?)
+    }
+
+    pub(super) async fn commit(&mut self) -> Asked<()> {
+        self.client().batch_execute("COMMIT").await?;
+        self.is_dirty = false;
+        Ok(())
+    }
+
+    /// Ends a transaction that shall change nothing.
+    pub(super) async fn roll_back(&mut self) -> Asked<()> {
+        self.client().batch_execute("ROLLBACK").await?;
+        self.is_dirty = false;
+        Ok(())
+    }
+
+    /// A transaction is under way on this session, which is not lent again before it has ended.
+    pub(super) fn mark(&mut self, is_dirty: bool) {
+        self.is_dirty = is_dirty;
+    }
+}
+
+/// Sessions that wait for somebody to need them.
+pub(super) struct Pool {
+    target: Target,
+    idle: Mutex<Vec<Conn>>,
+    places: Arc<Semaphore>,
+}
+
+/// A session on loan.
+pub(super) struct Loan {
+    conn: Option<Conn>,
+    pool: Arc<Pool>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl std::ops::Deref for Loan {
+    type Target = Conn;
+    fn deref(&self) -> &Conn {
+        self.conn.as_ref().expect("a loan has its session until it ends")
+    }
+}
+
+impl std::ops::DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut Conn {
+        self.conn.as_mut().expect("a loan has its session until it ends")
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let conn = self.conn.take().filter(|conn| !conn.is_dirty && !conn.client().is_closed());
+        if let Some(conn) = conn {
+            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+        }
+    }
+}
+
+impl Pool {
+    pub(super) fn new(target: Target) -> Arc<Self> {
+        Arc::new(Self { target, idle: Mutex::default(), places: Arc::new(Semaphore::new(SESSIONS_MAX)) })
+    }
+
+    pub(super) async fn lend(self: &Arc<Self>) -> Asked<Loan> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| closed())?;
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let conn = match idle.filter(|conn| !conn.client().is_closed()) {
+            Some(conn) => conn,
+            None => Conn::open(&self.target).await?,
+        };
+        Ok(Loan { conn: Some(conn), pool: Arc::clone(self), _place: place })
+    }
+
+    /// Runs `work` to its end in a transaction, whatever becomes of the caller. It is committed if `work` is well.
+    pub(super) async fn transact<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'a> FnOnce(&'a Conn) -> Work<'a, T> + Send + 'static,
+    ) -> Asked<T> {
+        let pool = Arc::clone(self);
+        let running = tokio::spawn(async move {
+            let mut conn = pool.lend().await?;
+            conn.begin().await?;
+            match work(&conn).await {
+                Ok(value) => conn.commit().await.map(|()| value),
+                Err(error) => {
+                    // If even that fails the session is closed, which ends the transaction as well.
+                    let _ = conn.roll_back().await;
+                    Err(error)
+                }
+            }
+        });
+        running.await.unwrap_or_else(|error| {
+            Err(Error::Unavailable(format!("database work ended early: {error}")).into())
+        })
+    }
+}
+
+fn closed() -> Error {
+    Error::Unavailable("the store is closed".to_owned())
+}

@@ -1,0 +1,431 @@
+//! Deliveries: created with their event, claimed, finished. Those with a lane go through it one at a time, see
+//! [`lanes`].
+
+use bytes::Bytes;
+use tidegate_core::attempt::ErrorClass;
+use tidegate_core::delivery::{Job, Status};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
+use tidegate_core::retry::Next;
+use tidegate_core::time::Timestamp;
+use tokio_postgres::Row;
+
+use super::commit::Context;
+use super::db::{Asked, Conn};
+use super::lanes::{self, Lanes};
+use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
+
+/// The states of a row; see the schema.
+pub(super) const DUE: i16 = 0;
+pub(super) const CLAIMED: i16 = 1;
+pub(super) const WAITING: i16 = 2;
+pub(super) const DELIVERED: i16 = 3;
+pub(super) const EXHAUSTED: i16 = 4;
+
+/// Results of attempts, column by column.
+#[derive(Default)]
+pub(super) struct Results {
+    ids: Vec<i64>,
+    tokens: Vec<i32>,
+    numbers: Vec<i32>,
+    statuses: Vec<i16>,
+    due_at: Vec<Option<i64>>,
+    failures: Vec<i32>,
+    ended_at: Vec<Option<i64>>,
+    reasons: Vec<Option<String>>,
+    at: Vec<i64>,
+    codes: Vec<Option<i32>>,
+    errors: Vec<Option<&'static str>>,
+    details: Vec<Vec<u8>>,
+    dns_us: Vec<Option<i64>>,
+    connect_us: Vec<Option<i64>>,
+    tls_us: Vec<Option<i64>>,
+    wait_us: Vec<Option<i64>>,
+    total_us: Vec<i64>,
+    responses: Vec<Option<String>>,
+}
+
+/// Each result counts if its claim still holds; only then is its attempt kept.
+pub(super) const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $3::int[], $4::int[], $5::smallint[],
+        $6::bigint[], $7::int[], $8::bigint[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::bytea[],
+        $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::text[])
+    AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, detail,
+        dns_us, connect_us, tls_us, wait_us, total_us, response)),
+    done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
+            tries = d.tries + i.failure, lost = 0, incarnation = NULL, written = NULL, finished_at = i.ended_at,
+            reason = i.reason
+        FROM i WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
+        RETURNING i.id, i.n, i.at, i.code, i.error, i.detail, i.dns_us, i.connect_us, i.tls_us, i.wait_us, i.total_us,
+            i.response),
+    kept AS (INSERT INTO attempts (delivery, n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us,
+            response)
+        SELECT id, n, at, code, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response FROM done)
+    SELECT id FROM done";
+
+impl Results {
+    pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
+        let mut results = Self::default();
+        for one in finished {
+            results.push(one, now.as_ms());
+        }
+        results
+    }
+
+    fn push(&mut self, finished: &Finished, now: i64) {
+        let (status, due_at, failure, ended_at, reason) = match &finished.next {
+            Next::Delivered => (DELIVERED, None, 0, Some(now), None),
+            Next::RetryAt(at) => (DUE, Some(*at), 1, None, None),
+            Next::PostponedTo(at) => (DUE, Some(*at), 0, None, None),
+            Next::Exhausted(reason) => (EXHAUSTED, None, 1, Some(now), Some(reason.clone())),
+        };
+        let attempt = &finished.attempt;
+        let phases = &attempt.phases;
+        let us = |us: Option<u32>| us.map(i64::from);
+        self.ids.push(finished.claim.delivery);
+        self.tokens.push(finished.claim.token.cast_signed());
+        self.numbers.push(finished.n.cast_signed());
+        self.statuses.push(status);
+        self.due_at.push(due_at.map(Timestamp::as_ms));
+        self.failures.push(failure);
+        self.ended_at.push(ended_at);
+        self.reasons.push(reason);
+        self.at.push(attempt.at.as_ms());
+        self.codes.push(attempt.status.map(i32::from));
+        self.errors.push(attempt.error.map(ErrorClass::name));
+        self.details.push(attempt.detail.clone().into_bytes());
+        self.dns_us.push(us(phases.dns_us));
+        self.connect_us.push(us(phases.connect_us));
+        self.tls_us.push(us(phases.tls_us));
+        self.wait_us.push(us(phases.wait_us));
+        self.total_us.push(i64::from(phases.total_us));
+        self.responses.push(
+            attempt
+                .response
+                .as_ref()
+                .map(|head| serde_json::to_string(head).expect("a response head is always JSON")),
+        );
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The rows of those whose claim held.
+    pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<Row>> {
+        conn.rows(
+            FINISH,
+            &[
+                &incarnation,
+                &self.ids,
+                &self.tokens,
+                &self.numbers,
+                &self.statuses,
+                &self.due_at,
+                &self.failures,
+                &self.ended_at,
+                &self.reasons,
+                &self.at,
+                &self.codes,
+                &self.errors,
+                &self.details,
+                &self.dns_us,
+                &self.connect_us,
+                &self.tls_us,
+                &self.wait_us,
+                &self.total_us,
+                &self.responses,
+            ],
+        )
+        .await
+    }
+}
+
+/// What the results led to beyond their rows; says in which lanes it is somebody else's turn now.
+pub(super) fn finished(context: &mut Context<'_>, rows: &[Row]) -> Lanes {
+    let group = context.group;
+    context.out.stale += (group.results.len() - rows.len()) as u64;
+    let held: std::collections::BTreeSet<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
+    let mut touched = Lanes::new();
+    for finished in group.results.iter().filter(|finished| held.contains(&finished.claim.delivery)) {
+        if let Next::RetryAt(at) | Next::PostponedTo(at) = &finished.next {
+            context.out.postponed.push((finished.subscriber, *at));
+        }
+        touched.extend(finished.lane.map(|lane| (finished.subscriber, lane)));
+    }
+    touched
+}
+
+const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
+    SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
+    JOIN deliveries d ON d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
+    ON CONFLICT DO NOTHING";
+
+/// Keeps the bytes to send again, before the claims end that allow it. They are those of the first attempt.
+pub(super) async fn freeze(context: &Context<'_>) -> Asked<()> {
+    let frozen: Vec<(&Claim, &Bytes)> =
+        context.group.results.iter().filter_map(|one| Some((&one.claim, one.body.as_ref()?))).collect();
+    if frozen.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = frozen.iter().map(|(claim, _)| claim.delivery).collect();
+    let tokens: Vec<i32> = frozen.iter().map(|(claim, _)| claim.token.cast_signed()).collect();
+    let bodies: Vec<&[u8]> = frozen.iter().map(|(_, body)| &body[..]).collect();
+    context.conn.execute(FREEZE, &[&context.incarnation, &ids, &tokens, &bodies]).await?;
+    Ok(())
+}
+
+const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
+        e.accepted_at, coalesce(b.body, e.body), d.replay <> 0
+    FROM deliveries d JOIN events e ON e.seq = d.event LEFT JOIN delivery_bodies b ON b.delivery = d.id";
+
+fn job(row: &Row) -> Job {
+    Job {
+        delivery: row.get(0),
+        project: row.get(1),
+        subscriber: row.get(2),
+        event: row.get(3),
+        lane: row.get(4),
+        attempts: row.get::<_, i32>(5).cast_unsigned(),
+        tries: row.get::<_, i32>(6).cast_unsigned(),
+        token: row.get::<_, i32>(7).cast_unsigned(),
+        accepted_at: Timestamp::from_ms(row.get(8)),
+        body: Bytes::copy_from_slice(row.get(9)),
+        replay: row.get(10),
+    }
+}
+
+/// Claims these for memory, whose places there are taken already.
+pub(super) async fn claim(context: &mut Context<'_>, ids: &[DeliveryNo]) -> Asked<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let rows = context.conn.rows(&format!("{JOB} WHERE d.id = ANY($1) ORDER BY d.id"), &[&ids]).await?;
+    let jobs: Vec<Job> = rows.iter().map(job).collect();
+    for job in &jobs {
+        context.room.take_bytes(job.subscriber, job.body.len());
+    }
+    take(context, jobs).await
+}
+
+/// Claims those that somebody asked for, if they are due and memory has bytes for them; else they stay as they are.
+pub(super) async fn ask(context: &mut Context<'_>) -> Asked<()> {
+    let ids: Vec<DeliveryNo> = context.group.asked.iter().map(|(_, delivery)| *delivery).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "{JOB} WHERE d.id = ANY($1) AND d.status = 0 AND d.due_at <= $2 ORDER BY d.id FOR UPDATE OF d SKIP LOCKED"
+    );
+    let rows = context.conn.rows(&sql, &[&ids, &context.group.now.as_ms()]).await?;
+    let mut jobs: Vec<Job> = rows.iter().map(job).collect();
+    jobs.retain(|job| context.room.take_bytes(job.subscriber, job.body.len()));
+    take(context, jobs).await
+}
+
+const TAKE: &str = "UPDATE deliveries SET status = 1, claims = claims + 1, incarnation = $2, written = $3
+    WHERE id = ANY($1)";
+
+async fn take(context: &mut Context<'_>, jobs: Vec<Job>) -> Asked<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<DeliveryNo> = jobs.iter().map(|job| job.delivery).collect();
+    context.conn.execute(TAKE, &[&ids, &context.incarnation, &context.written]).await?;
+    context.out.jobs.extend(jobs);
+    Ok(())
+}
+
+/// What a group claimed whose answer never came.
+pub(super) async fn claimed_in(conn: &Conn, incarnation: i64, written: i64) -> Asked<Vec<Job>> {
+    let sql = format!("{JOB} WHERE d.status = 1 AND d.incarnation = $1 AND d.written = $2 ORDER BY d.id");
+    let mut jobs: Vec<Job> = conn.rows(&sql, &[&incarnation, &written]).await?.iter().map(job).collect();
+    for job in &mut jobs {
+        job.token -= 1;
+    }
+    Ok(jobs)
+}
+
+/// Gives claims back unsent: the deliveries are due as before, unless an older one of their lane came meanwhile.
+pub(super) async fn release(context: &mut Context<'_>) -> Asked<()> {
+    let released = &context.group.released;
+    if released.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = released.iter().map(|claim| claim.delivery).collect();
+    let tokens: Vec<i32> = released.iter().map(|claim| claim.token.cast_signed()).collect();
+    let rows = context
+        .conn
+        .rows(
+            "UPDATE deliveries d SET status = 0, incarnation = NULL, written = NULL
+             FROM unnest($2::bigint[], $3::int[]) AS i(id, token)
+             WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
+             RETURNING d.subscriber, d.lane, d.due_at",
+            &[&context.incarnation, &ids, &tokens],
+        )
+        .await?;
+    let mut touched = Lanes::new();
+    for row in rows {
+        let subscriber = row.get(0);
+        context.out.postponed.push((subscriber, Timestamp::from_ms(row.get(2))));
+        touched.extend(row.get::<_, Option<Lane>>(1).map(|lane| (subscriber, lane)));
+    }
+    lanes::let_next_go(context, &touched).await
+}
+
+/// The lanes of claims that are given back, to be locked first.
+pub(super) async fn lanes_of(conn: &Conn, claims: &[Claim]) -> Asked<Lanes> {
+    if claims.is_empty() {
+        return Ok(Lanes::new());
+    }
+    let ids: Vec<i64> = claims.iter().map(|claim| claim.delivery).collect();
+    let sql = "SELECT subscriber, lane FROM deliveries WHERE id = ANY($1) AND lane IS NOT NULL";
+    Ok(conn.rows(sql, &[&ids]).await?.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+pub(super) fn refill_sql() -> String {
+    format!(
+        "{JOB} WHERE d.subscriber = $1 AND d.status = 0 AND d.due_at <= $2 ORDER BY d.due_at, d.id LIMIT $3
+         FOR UPDATE OF d SKIP LOCKED"
+    )
+}
+
+/// Claims what is due, oldest first, until the wish or memory's bytes are used up. What another process is claiming at
+/// this instant is passed over.
+pub(super) async fn refill(context: &mut Context<'_>, refill: Refill) -> Asked<()> {
+    let now = context.group.now.as_ms();
+    let limit = i64::try_from(refill.jobs).unwrap_or(i64::MAX - 1) + 1;
+    let rows = context.conn.rows(&refill_sql(), &[&refill.subscriber, &now, &limit]).await?;
+    let mut jobs = Vec::new();
+    let mut drained = true;
+    for row in &rows {
+        let bytes = row.get::<_, &[u8]>(9).len();
+        if jobs.len() == refill.jobs || !context.room.take_bytes(refill.subscriber, bytes) {
+            drained = false;
+            break;
+        }
+        jobs.push(job(row));
+    }
+    take(context, jobs).await?;
+    let next_due = first_due(context.conn, refill.subscriber).await?;
+    context.out.refilled.push(Refilled { subscriber: refill.subscriber, drained, next_due });
+    Ok(())
+}
+
+pub(super) const FIRST_DUE: &str =
+    "SELECT due_at FROM deliveries WHERE subscriber = $1 AND status = 0 ORDER BY due_at, id LIMIT 1";
+
+async fn first_due(conn: &Conn, subscriber: SubscriberNo) -> Asked<Option<Timestamp>> {
+    Ok(conn.row(FIRST_DUE, &[&subscriber]).await?.map(|row| Timestamp::from_ms(row.get(0))))
+}
+
+pub(super) const ANY_UNFINISHED: &str =
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND status = 0)
+        OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND lane IS NOT NULL AND status < 3)
+        OR EXISTS (SELECT 1 FROM deliveries d JOIN replicas r ON d.incarnation = r.incarnation
+            WHERE d.status = 1 AND d.subscriber = $1)";
+
+/// Whether anything of a subscriber is still on its way.
+pub(super) async fn any_unfinished(conn: &Conn, subscriber: SubscriberNo) -> Asked<bool> {
+    conn.exists(ANY_UNFINISHED, &[&subscriber]).await
+}
+
+/// For each subscriber with work in the store, when its first is due: one index look-up each.
+pub(super) async fn due(conn: &Conn) -> Asked<Vec<(SubscriberNo, Timestamp)>> {
+    let rows = conn
+        .rows(
+            "SELECT s.no, d.due_at FROM subscribers s CROSS JOIN LATERAL (SELECT due_at FROM deliveries
+                WHERE subscriber = s.no AND status = 0 ORDER BY due_at, id LIMIT 1) d
+             WHERE s.deleted_at IS NULL ORDER BY s.no",
+            &[],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| (row.get(0), Timestamp::from_ms(row.get(1)))).collect())
+}
+
+/// Creates the deliveries of one step of a backfill and moves its mark, or does nothing if the mark has moved.
+pub(super) async fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> Asked<()> {
+    let done = step.through >= step.until;
+    let moved = context
+        .conn
+        .execute(
+            "UPDATE subscribers SET backfill_after = $3 WHERE no = $1 AND backfill_after = $2 AND deleted_at IS NULL",
+            &[&step.subscriber, &step.after, &(!done).then_some(step.through)],
+        )
+        .await?;
+    if moved == 0 {
+        return Ok(());
+    }
+    let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) = step.matched.iter().copied().unzip();
+    insert_past(context, step, &events, &lanes).await?;
+    let touched: Lanes = lanes.iter().flatten().map(|lane| (step.subscriber, *lane)).collect();
+    let now = context.group.now;
+    lanes::make_next_due(context.conn, &touched, now).await?;
+    if done {
+        context.out.backfilled.push(step.subscriber);
+        lanes::open_all(context.conn, step.subscriber, now).await?;
+    }
+    context.spilled.insert(step.subscriber);
+    Ok(())
+}
+
+async fn insert_past(
+    context: &Context<'_>,
+    step: &BackfillStep,
+    events: &[i64],
+    lanes: &[Option<Lane>],
+) -> Asked<()> {
+    let block: i64 = context.conn.only(super::commit::DRAW, &[]).await?.get(0);
+    context
+        .conn
+        .execute(
+            "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at)
+             SELECT $1 + i.place, $2, $3, i.event, 0, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $4, $4
+             FROM unnest($5::bigint[], $6::bigint[]) WITH ORDINALITY AS i(event, lane, place)
+             ON CONFLICT (event, subscriber, replay) DO NOTHING",
+            &[&block, &step.project, &step.subscriber, &context.group.now.as_ms(), &events, &lanes],
+        )
+        .await?;
+    Ok(())
+}
+
+/// A manual retry: due now with a fresh schedule, unless it is not its turn in its lane.
+pub(super) async fn retry(
+    conn: &Conn,
+    space: i32,
+    project: ProjectNo,
+    delivery: DeliveryNo,
+    now: Timestamp,
+) -> Asked<RetryOutcome> {
+    let sql = "SELECT d.subscriber, d.lane, s.deleted_at IS NOT NULL FROM deliveries d
+        JOIN subscribers s ON s.no = d.subscriber WHERE d.id = $1 AND d.project = $2";
+    let Some(row) = conn.row(sql, &[&delivery, &project]).await? else { return Ok(RetryOutcome::NotFound) };
+    let (subscriber, lane, is_deleted): (SubscriberNo, Option<Lane>, bool) =
+        (row.get(0), row.get(1), row.get(2));
+    let lanes: Lanes = lane.map(|lane| (subscriber, lane)).into_iter().collect();
+    lanes::lock(conn, space, &lanes).await?;
+    conn.row("SELECT 1 FROM deliveries WHERE id = $1 FOR UPDATE", &[&delivery]).await?;
+    let Some((found, _)) = super::read::one(conn, project, delivery).await? else {
+        return Ok(RetryOutcome::NotFound);
+    };
+    let is_over =
+        matches!(found.status, Status::Delivered | Status::Sending | Status::Cancelled | Status::Expired);
+    if is_over || is_deleted {
+        return Ok(RetryOutcome::Refused(found.status));
+    }
+    begin_anew(conn, &[delivery], now).await?;
+    if lane.is_none() {
+        return Ok(RetryOutcome::Due { subscriber });
+    }
+    let due = lanes::make_next_due(conn, &lanes, now).await?;
+    Ok(if due.contains_key(&delivery) { RetryOutcome::Due { subscriber } } else { RetryOutcome::Queued })
+}
+
+/// Due now with a fresh schedule, or waiting for their turn in their lanes.
+pub(super) async fn begin_anew(conn: &Conn, deliveries: &[DeliveryNo], now: Timestamp) -> Asked<()> {
+    conn.execute(
+        "UPDATE deliveries SET status = CASE WHEN lane IS NULL THEN 0 ELSE 2 END, due_at = $2, tries = 0, lost = 0,
+            finished_at = NULL, reason = NULL WHERE id = ANY($1)",
+        &[&deliveries, &now.as_ms()],
+    )
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! The shared store: one PostgreSQL database, any number of processes, group commit in each.
+//!
+//! Every group is one transaction and, when nothing stands in its way, one round trip: its statements are sent together
+//! and each is one statement for many rows. What two processes could both want is taken in a fixed order: the
+//! configuration (shared by groups, alone by changes), then lanes, then ids, each sorted. So nobody waits in a circle.
+//!
+//! A process is known by its row in `replicas`. Its groups renew that row and come to nothing when it is gone, which is
+//! how another one takes over what it held.
+
+mod admit;
+mod catalog;
+mod commit;
+mod configuration;
+pub mod connect;
+mod db;
+mod deliveries;
+mod events;
+mod jobs;
+mod lanes;
+mod open;
+mod quarantine;
+mod read;
+mod replay;
+mod replicas;
+mod sealed;
+mod submit;
+mod sweep;
+mod trigger;
+mod verification;
+
+#[cfg(feature = "conformance")]
+mod audit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::retention::Retention;
+use tidegate_core::time::Timestamp;
+use tokio::sync::Mutex;
+
+use crate::{
+    AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
+    DeliveryRow, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked, QuarantineFilter,
+    QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
+    Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
+};
+#[cfg(feature = "conformance")]
+pub use audit::audit;
+use commit::Writer;
+use connect::Target;
+use db::Pool;
+
+/// The shared store.
+pub struct PostgresStore {
+    pool: Arc<Pool>,
+    writer: Arc<Mutex<Writer>>,
+    shared: Arc<Shared>,
+}
+
+/// What every part of the store knows.
+pub(super) struct Shared {
+    target: Target,
+    /// Tells this installation's advisory locks from others' in the same database.
+    space: i32,
+    periods: Periods,
+    incarnation: AtomicI64,
+    name: String,
+    salt: Vec<u8>,
+    latest: Timestamp,
+}
+
+/// How time is cut into partitions, fixed when the store is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Periods {
+    /// How much time one holds.
+    pub length: Duration,
+    /// It has two to the power of this many numbers.
+    pub bits: u32,
+}
+
+impl Default for Periods {
+    /// A day, and more numbers than any day needs.
+    fn default() -> Self {
+        Self { length: Duration::from_secs(24 * 60 * 60), bits: 48 }
+    }
+}
+
+/// How a process takes part.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// What people call this process, for example its host and address.
+    pub name: String,
+    /// For a store that is made now.
+    pub periods: Periods,
+    /// Random, kept only by a store that is made now.
+    pub salt: Vec<u8>,
+}
+
+/// A process whose last beat is older than this has expired.
+pub const BEAT_TTL: Duration = Duration::from_secs(5);
+
+impl Shared {
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
+        commit::commit(&self.writer, &self.pool, group).await
+    }
+
+    async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
+        let space = self.shared.space;
+        Ok(self
+            .pool
+            .transact(move |conn| {
+                Box::pin(async move { configuration::change(conn, space, &change, now).await })
+            })
+            .await?)
+    }
+
+    async fn configuration(&self, since: Version) -> Result<Configuration> {
+        Ok(configuration::load(&self.pool, since).await?)
+    }
+
+    async fn sealed(&self) -> Result<Vec<SealedRow>> {
+        Ok(sealed::list(&*self.pool.lend().await?).await?)
+    }
+
+    async fn reseal(&self, anew: Vec<Reseal>) -> Result<()> {
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { sealed::replace(conn, &anew).await }))
+            .await?)
+    }
+
+    async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {
+        Ok(deliveries::due(&*self.pool.lend().await?).await?)
+    }
+
+    async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
+        let space = self.shared.space;
+        Ok(self
+            .pool
+            .transact(move |conn| {
+                Box::pin(async move { deliveries::retry(conn, space, project, delivery, now).await })
+            })
+            .await?)
+    }
+
+    async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered> {
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { trigger::trigger(conn, project, now).await }))
+            .await?)
+    }
+
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+        let space = self.shared.space;
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { replay::replay(conn, space, &replay, now).await }))
+            .await?)
+    }
+
+    async fn backfill(
+        &self,
+        subscriber: SubscriberNo,
+        limit: usize,
+    ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
+        Ok(events::backfill(&*self.pool.lend().await?, subscriber, limit).await?)
+    }
+
+    async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {
+        Ok(jobs::scope(&*self.pool.lend().await?, &self.shared, project, selector, now).await?)
+    }
+
+    async fn scan(&self, scope: Scope, after: i64, limit: usize) -> Result<Scan> {
+        Ok(jobs::scan(&*self.pool.lend().await?, &scope, after, limit).await?)
+    }
+
+    async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow> {
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { jobs::start(conn, &job, now).await }))
+            .await?)
+    }
+
+    async fn stop_job(&self, project: ProjectNo, id: String, now: Timestamp) -> Result<StopOutcome> {
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { jobs::stop(conn, project, &id, now).await }))
+            .await?)
+    }
+
+    async fn job(&self, project: ProjectNo, id: String) -> Result<Option<JobRow>> {
+        Ok(jobs::by_id(&*self.pool.lend().await?, project, &id).await?)
+    }
+
+    async fn job_by_no(&self, job: JobNo) -> Result<Option<JobRow>> {
+        Ok(jobs::by_no(&*self.pool.lend().await?, job).await?)
+    }
+
+    async fn jobs(&self, project: ProjectNo, before: Option<JobNo>, limit: usize) -> Result<Page<JobRow>> {
+        Ok(jobs::list(&*self.pool.lend().await?, project, before, limit).await?)
+    }
+
+    async fn jobs_running(&self) -> Result<Vec<JobNo>> {
+        Ok(jobs::running(&*self.pool.lend().await?).await?)
+    }
+
+    async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept> {
+        Ok(sweep::sweep(&self.pool, &self.shared, terms, sweep, limit, now).await?)
+    }
+
+    async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {
+        Ok(events::list(&*self.pool.lend().await?, project, &filter).await?)
+    }
+
+    async fn newest(&self) -> Result<Seq> {
+        Ok(events::newest(&*self.pool.lend().await?, self.shared.space).await?)
+    }
+
+    async fn events_after(
+        &self,
+        project: ProjectNo,
+        after: Seq,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Stretch> {
+        Ok(events::after(&*self.pool.lend().await?, self.shared.space, project, after, limit, bytes).await?)
+    }
+
+    async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
+        Ok(events::by_id(&*self.pool.lend().await?, project, &id).await?)
+    }
+
+    async fn trace(&self, project: ProjectNo, event: Seq) -> Result<Trace> {
+        Ok(read::trace(&*self.pool.lend().await?, project, event).await?)
+    }
+
+    async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>> {
+        Ok(read::list(&*self.pool.lend().await?, project, &filter).await?)
+    }
+
+    async fn delivery(
+        &self,
+        project: ProjectNo,
+        no: DeliveryNo,
+    ) -> Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
+        Ok(read::one(&*self.pool.lend().await?, project, no).await?)
+    }
+
+    async fn deliveries_among(
+        &self,
+        project: ProjectNo,
+        numbers: Vec<DeliveryNo>,
+    ) -> Result<Vec<DeliveryRow>> {
+        Ok(read::among(&*self.pool.lend().await?, project, numbers).await?)
+    }
+
+    async fn dead_letters(&self, at_most: u64) -> Result<u64> {
+        Ok(read::dead_letters(&*self.pool.lend().await?, at_most).await?)
+    }
+
+    async fn quarantine(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Page<QuarantineRow>> {
+        Ok(quarantine::list(&*self.pool.lend().await?, project, &filter).await?)
+    }
+
+    async fn pick(&self, project: ProjectNo, filter: QuarantineFilter) -> Result<Picked> {
+        Ok(quarantine::pick(&*self.pool.lend().await?, project, &filter).await?)
+    }
+
+    async fn discard(&self, project: ProjectNo, filter: QuarantineFilter, _now: Timestamp) -> Result<Picked> {
+        Ok(self
+            .pool
+            .transact(move |conn| Box::pin(async move { quarantine::discard(conn, project, &filter).await }))
+            .await?)
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        Ok(read::backlog(&*self.pool.lend().await?).await?)
+    }
+
+    async fn backlogs(&self) -> Result<Vec<(SubscriberNo, Backlog)>> {
+        Ok(read::backlogs(&*self.pool.lend().await?).await?)
+    }
+
+    async fn sizes(&self) -> Result<Vec<StorePart>> {
+        Ok(read::sizes(&*self.pool.lend().await?).await?)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    async fn beat(&self, load: Load) -> Result<Beat> {
+        Ok(replicas::beat(&*self.pool.lend().await?, self.shared.incarnation(), load).await?)
+    }
+
+    async fn take_over(&self, expired: Incarnation, now: Timestamp) -> Result<TakenOver> {
+        let space = self.shared.space;
+        Ok(self
+            .pool
+            .transact(move |conn| {
+                Box::pin(async move { replicas::take_over(conn, space, expired, now).await })
+            })
+            .await?)
+    }
+
+    async fn join(&self, now: Timestamp) -> Result<Incarnation> {
+        let name = self.shared.name.clone();
+        let joining =
+            self.pool.transact(move |conn| Box::pin(async move { replicas::join(conn, &name, now).await }));
+        let incarnation = joining.await?;
+        self.writer.lock().await.begin_anew(incarnation);
+        self.shared.incarnation.store(incarnation, Ordering::Relaxed);
+        Ok(incarnation)
+    }
+
+    async fn leave(&self, now: Timestamp) -> Result<()> {
+        let (space, incarnation) = (self.shared.space, self.shared.incarnation());
+        Ok(self
+            .pool
+            .transact(move |conn| {
+                Box::pin(async move { replicas::leave(conn, space, incarnation, now).await })
+            })
+            .await?)
+    }
+
+    async fn proof(&self, sealed: Vec<u8>) -> Result<Vec<u8>> {
+        Ok(replicas::proof(&*self.pool.lend().await?, &sealed).await?)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.shared.incarnation()
+    }
+
+    fn salt(&self) -> &[u8] {
+        &self.shared.salt
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.shared.latest
+    }
+}

@@ -1,0 +1,191 @@
+//! Opening the store: what the server must be and do, the schema, the periods, and a life for this process.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use tidegate_core::time::Timestamp;
+use tokio::sync::Mutex;
+
+use super::commit::Writer;
+use super::connect::{Target, failed};
+use super::db::{Asked, Conn, Pool};
+use super::{Periods, PostgresStore, Shared, Terms, replicas};
+use crate::{Error, Result};
+
+/// The oldest server this is written for and tested with.
+const VERSION_MIN: i32 = 150_000;
+
+/// A group's numbers are one block of the sequence: two to the power of this many.
+pub(super) const BLOCK_BITS: u32 = 20;
+
+/// What advisory locks are about; each is taken in the installation's space.
+pub(super) const CONFIGURATION: i32 = 1;
+pub(super) const MIGRATIONS: i32 = 2;
+pub(super) const PERIODS: i32 = 3;
+
+const MIGRATIONS_SQL: [&str; 7] = [
+    include_str!("../../migrations/postgres/0001_init.sql"),
+    include_str!("../../migrations/postgres/0002_catalog.sql"),
+    include_str!("../../migrations/postgres/0003_sending.sql"),
+    include_str!("../../migrations/postgres/0004_breaker.sql"),
+    include_str!("../../migrations/postgres/0005_replay.sql"),
+    include_str!("../../migrations/postgres/0007_locking.sql"),
+    include_str!("../../migrations/postgres/0008_ids.sql"),
+];
+
+impl PostgresStore {
+    /// Opens or creates the store. `now` is used by a store that is made now.
+    pub async fn open(url: &str, terms: Terms, now: Timestamp) -> Result<Self> {
+        let target = Target::parse(url)?;
+        let pool = Pool::new(target.clone());
+        check_server(&target).await?;
+        migrate(&target).await?;
+        let conn = pool.lend().await?;
+        create(&conn, &terms, now).await?;
+        let row = conn.only("SELECT salt, at, period_ms, period_bits FROM installation", &[]).await?;
+        let periods = Periods {
+            length: Duration::from_millis(row.get::<_, i64>(2).unsigned_abs()),
+            bits: row.get::<_, i32>(3).unsigned_abs(),
+        };
+        drop(conn);
+        let name = terms.name.clone();
+        let incarnation = pool
+            .transact(move |conn| Box::pin(async move { replicas::join(conn, &name, now).await }))
+            .await?;
+        let shared = Arc::new(Shared {
+            space: target.space(),
+            target,
+            periods,
+            incarnation: AtomicI64::new(incarnation),
+            name: terms.name,
+            salt: row.get(0),
+            latest: Timestamp::from_ms(row.get(1)),
+        });
+        let writer = Writer::new(Arc::clone(&shared), incarnation);
+        Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared })
+    }
+}
+
+/// Refuses a server that is too old, or does not keep what it says it keeps.
+async fn check_server(target: &Target) -> Result<()> {
+    let session = target.connect_plain().await?;
+    let setting = async |name: &str| {
+        let row = session.client.query_one("SELECT current_setting($1)", &[&name]).await.map_err(failed)?;
+        Ok::<String, Error>(row.get(0))
+    };
+    let version: i32 = setting("server_version_num").await?.parse().unwrap_or(0);
+    if version < VERSION_MIN {
+        let told = setting("server_version").await?;
+        return Err(Error::Unusable(format!("PostgreSQL {told} is too old: use version 15 or newer")));
+    }
+    check_durable(&setting("synchronous_commit").await?, &setting("fsync").await?)
+}
+
+/// A commit must be on disk when it returns.
+pub(super) fn check_durable(synchronous_commit: &str, fsync: &str) -> Result<()> {
+    if synchronous_commit == "off" {
+        return Err(Error::Unusable(
+            "synchronous_commit is off, so an accepted event could be lost: set it to on (or remote_write, \
+             remote_apply, local) for this role or database"
+                .to_owned(),
+        ));
+    }
+    if fsync == "off" {
+        return Err(Error::Unusable(
+            "fsync is off, so an accepted event could be lost: set it to on".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Brings the schema up to date; one process at a time.
+async fn migrate(target: &Target) -> Result<()> {
+    let session = target.connect_plain().await?;
+    let client = &session.client;
+    let schema = target.schema();
+    let lock = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS}); CREATE SCHEMA IF NOT EXISTS {schema};
+         SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
+         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY);",
+        target.space()
+    );
+    client.batch_execute(&lock).await.map_err(failed)?;
+    let row = client.query_one("SELECT count(*) FROM migrations", &[]).await.map_err(failed)?;
+    let have = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
+    if have > MIGRATIONS_SQL.len() {
+        return Err(Error::Unusable(format!(
+            "the database has schema {have}, this version knows {}: run the newer version",
+            MIGRATIONS_SQL.len()
+        )));
+    }
+    for (index, sql) in MIGRATIONS_SQL.iter().enumerate().skip(have) {
+        let step = format!("{sql}; INSERT INTO migrations VALUES ({})", index + 1);
+        client.batch_execute(&step).await.map_err(failed)?;
+    }
+    client.batch_execute("COMMIT").await.map_err(failed)
+}
+
+/// Makes a new store's first rows; whoever comes second changes nothing.
+async fn create(conn: &Conn, terms: &Terms, now: Timestamp) -> Asked<()> {
+    let period_ms = i64::try_from(terms.periods.length.as_millis()).unwrap_or(i64::MAX);
+    let bits = i32::try_from(terms.periods.bits).unwrap_or(i32::MAX);
+    conn.execute(
+        "INSERT INTO installation (salt, version, at, period_ms, period_bits, period) VALUES ($1, 1, $2, $3, $4, -1)
+         ON CONFLICT DO NOTHING",
+        &[&terms.salt, &now.as_ms(), &period_ms, &bits],
+    )
+    .await?;
+    conn.execute(
+        "INSERT INTO projects (no, id, created_at) OVERRIDING SYSTEM VALUE VALUES (1, 'default', $1)
+         ON CONFLICT DO NOTHING",
+        &[&now.as_ms()],
+    )
+    .await?;
+    conn.execute("SELECT setval('projects_no_seq', greatest(nextval('projects_no_seq'), 1))", &[]).await?;
+    Ok(())
+}
+
+impl Periods {
+    /// Which period a time is in.
+    pub(super) fn at(self, time: Timestamp) -> i64 {
+        let length = i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX).max(1);
+        time.as_ms().div_euclid(length)
+    }
+
+    /// The first number of a period.
+    pub(super) fn first_no(self, period: i64) -> i64 {
+        period << self.bits
+    }
+}
+
+/// Makes sure that a period and the one after it have their partitions, and that numbers are drawn from it.
+pub(super) async fn enter_period(pool: &Arc<Pool>, shared: &Shared, period: i64) -> Asked<()> {
+    let (space, periods) = (shared.space, shared.periods);
+    pool.transact(move |conn| Box::pin(async move { make_partitions(conn, space, periods, period).await }))
+        .await?;
+    // Only now, when the partitions are there for everybody: drawing is not part of any transaction.
+    let first_block = periods.first_no(period) >> BLOCK_BITS;
+    let conn = pool.lend().await?;
+    conn.execute("SELECT setval('numbers', $1) FROM numbers WHERE last_value < $1", &[&first_block]).await?;
+    Ok(())
+}
+
+async fn make_partitions(conn: &Conn, space: i32, periods: Periods, period: i64) -> Asked<()> {
+    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &PERIODS]).await?;
+    let have: i64 = conn.only("SELECT period FROM installation", &[]).await?.get(0);
+    if have > period {
+        return Ok(());
+    }
+    for period in (have + 1).max(period)..=period + 1 {
+        for table in ["events", "attempts"] {
+            let (from, to) = (periods.first_no(period), periods.first_no(period + 1));
+            let make = format!(
+                "CREATE TABLE IF NOT EXISTS {table}_{period} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"
+            );
+            conn.client().batch_execute(&make).await?;
+        }
+    }
+    conn.execute("UPDATE installation SET period = $1", &[&(period + 1)]).await?;
+    Ok(())
+}

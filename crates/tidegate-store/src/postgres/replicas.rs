@@ -1,0 +1,127 @@
+//! The processes that share the store: who lives, and what becomes of what the dead held.
+
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo};
+use tidegate_core::limits::CLAIMS_LOST_MAX;
+use tidegate_core::time::Timestamp;
+
+use super::db::{Asked, Conn};
+use super::{BEAT_TTL, lanes};
+use crate::{Beat, Error, Load, Replica, TakenOver};
+
+/// The database's clock, in milliseconds.
+const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// Gives this process a new life.
+pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
+    let incarnation: Incarnation = conn.only("SELECT nextval('incarnations')", &[]).await?.get(0);
+    conn.execute("INSERT INTO replicas (incarnation) VALUES ($1)", &[&incarnation]).await?;
+    let sql = format!("INSERT INTO beats (incarnation, name, began_at, at) VALUES ($1, $2, $3, {NOW_MS})");
+    conn.execute(&sql, &[&incarnation, &name, &now.as_ms()]).await?;
+    Ok(incarnation)
+}
+
+/// Says that this process lives. One that was declared dead does not come back to life by it.
+pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
+    let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let sql = format!("UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3 WHERE incarnation = $1");
+    let alive = conn.execute(&sql, &[&incarnation, &count(load.in_flight), &count(load.queued)]).await?;
+    if alive == 0 {
+        return Err(Error::Fenced.into());
+    }
+    let sql = format!(
+        "SELECT incarnation, name, began_at, at, in_flight, queued, {NOW_MS} FROM beats ORDER BY incarnation"
+    );
+    let rows = conn.rows(&sql, &[]).await?;
+    let mut beat = Beat { now: None, incarnation, replicas: Vec::new(), expired: Vec::new() };
+    for row in rows {
+        let (at, now) = (Timestamp::from_ms(row.get(3)), Timestamp::from_ms(row.get(6)));
+        beat.now = Some(now);
+        if now.since(at) > BEAT_TTL {
+            beat.expired.push(row.get(0));
+            continue;
+        }
+        let size = |column| row.get::<_, i64>(column).unsigned_abs();
+        beat.replicas.push(Replica {
+            incarnation: row.get(0),
+            name: row.get(1),
+            began_at: Timestamp::from_ms(row.get(2)),
+            at,
+            load: Load { in_flight: size(4), queued: size(5) },
+        });
+    }
+    Ok(beat)
+}
+
+/// Voids what an expired process held.
+pub(super) async fn take_over(
+    conn: &Conn,
+    space: i32,
+    expired: Incarnation,
+    now: Timestamp,
+) -> Asked<TakenOver> {
+    let ttl = i64::try_from(BEAT_TTL.as_millis()).unwrap_or(i64::MAX);
+    let sql = format!("DELETE FROM beats WHERE incarnation = $1 AND at < {NOW_MS} - $2");
+    if conn.execute(&sql, &[&expired, &ttl]).await? == 0 {
+        return Ok(TakenOver::default());
+    }
+    end(conn, space, expired, now, true).await
+}
+
+/// Ends a life in good order: what it still holds was not sent.
+pub(super) async fn leave(conn: &Conn, space: i32, incarnation: Incarnation, now: Timestamp) -> Asked<()> {
+    conn.execute("DELETE FROM beats WHERE incarnation = $1", &[&incarnation]).await?;
+    end(conn, space, incarnation, now, false).await?;
+    Ok(())
+}
+
+/// From here on no group of that life is written any more; one that is under way is waited for.
+async fn end(
+    conn: &Conn,
+    space: i32,
+    incarnation: Incarnation,
+    now: Timestamp,
+    is_lost: bool,
+) -> Asked<TakenOver> {
+    conn.execute("DELETE FROM replicas WHERE incarnation = $1", &[&incarnation]).await?;
+    let held = conn
+        .rows(
+            "SELECT id, subscriber, lane, lost FROM deliveries WHERE status = 1 AND incarnation = $1",
+            &[&incarnation],
+        )
+        .await?;
+    let (mut due, mut aside) = (Vec::new(), Vec::new());
+    let mut touched = lanes::Lanes::new();
+    for row in held {
+        let (id, subscriber, lane): (DeliveryNo, SubscriberNo, Option<Lane>) =
+            (row.get(0), row.get(1), row.get(2));
+        let lost = row.get::<_, i32>(3).unsigned_abs() + u32::from(is_lost);
+        if lost < CLAIMS_LOST_MAX {
+            due.push(id)
+        } else {
+            aside.push(id)
+        }
+        touched.extend(lane.map(|lane| (subscriber, lane)));
+    }
+    lanes::lock(conn, space, &touched).await?;
+    let more = i32::from(is_lost);
+    conn.execute(
+        "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL WHERE id = ANY($1)",
+        &[&due, &more],
+    )
+    .await?;
+    let reason = format!("set aside after the process ended {CLAIMS_LOST_MAX} times while it was being sent");
+    conn.execute(
+        "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, finished_at = $3, reason = $4
+         WHERE id = ANY($1)",
+        &[&aside, &more, &now.as_ms(), &reason],
+    )
+    .await?;
+    lanes::make_next_due(conn, &touched, now).await?;
+    Ok(TakenOver { due: due.len() as u64, set_aside: aside.len() as u64 })
+}
+
+/// Keeps a proof of the master key, if there is none yet; says which is kept.
+pub(super) async fn proof(conn: &Conn, sealed: &[u8]) -> Asked<Vec<u8>> {
+    let sql = "UPDATE installation SET sealed = coalesce(sealed, $1) RETURNING sealed";
+    Ok(conn.only(sql, &[&sealed]).await?.get(0))
+}

@@ -1,0 +1,290 @@
+//! New events on their way in: column by column, one statement for the ids, one for the events, one for the deliveries.
+//!
+//! Everything is numbered by its place in the request before anything is known about it: an event's number is the
+//! group's block plus its place, its deliveries follow. Which ids are new is found out by taking them, in order of their
+//! keys, so that two processes that take the same ones never wait for each other in a circle. Events and deliveries
+//! are then written for those that were free; the other places stay unused.
+
+use tidegate_core::delivery::Job;
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
+use tokio_postgres::Row;
+
+use super::commit::Context;
+use super::db::{Asked, Conn};
+use super::deliveries::{CLAIMED, DUE};
+use super::events::Key;
+use super::lanes::Lanes;
+use crate::RoutedUnit;
+
+/// A unit, and where it stands in its group.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    /// Which submission and which unit of it.
+    pub(super) place: (usize, usize),
+    pub(super) project: ProjectNo,
+    pub(super) routed: &'a RoutedUnit,
+}
+
+/// Units to be written, as columns.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    entries: Vec<Entry<'a>>,
+    /// Per event: which entry it is of.
+    owners: Vec<usize>,
+    /// Events and deliveries, numbered in one row.
+    places: i64,
+    event_places: Vec<i64>,
+    projects: Vec<i64>,
+    high: Vec<i64>,
+    low: Vec<i64>,
+    times: Vec<i64>,
+    sources: Vec<&'a str>,
+    ids: Vec<&'a str>,
+    types: Vec<&'a str>,
+    subjects: Vec<Option<&'a str>>,
+    prints: Vec<&'a [u8]>,
+    bodies: Vec<&'a [u8]>,
+    /// Indexes of the above, in the order of keys.
+    sorted: Vec<usize>,
+    delivery_places: Vec<i64>,
+    delivery_events: Vec<usize>,
+    subscribers: Vec<i64>,
+    lanes: Vec<Option<Lane>>,
+    wanted: Vec<i16>,
+}
+
+/// Takes ids, in order. What is taken already stays as it is.
+pub(super) const TAKE_IDS: &str = "INSERT INTO dedupe (key_high, key_low, event, fingerprint)
+    SELECT i.high, i.low, (SELECT currval('numbers') << 20) + i.place, i.print
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(high, low, place, print)
+    ON CONFLICT DO NOTHING RETURNING event & 1048575";
+
+/// Writes the events whose ids were free.
+pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarnation, written, version, accepted_at, time,
+        key_high, key_low, source, id, type, subject, body)
+    SELECT (SELECT currval('numbers') << 20) + i.place, i.project, $1, $2, $3, $4, i.time, i.high, i.low, i.source, i.id, i.type,
+        i.subject, i.body
+    FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
+        $12::text[], $13::text[], $14::bytea[])
+        AS i(place, project, time, high, low, source, id, type, subject, body)
+    WHERE EXISTS (SELECT 1 FROM dedupe d WHERE d.key_high = i.high AND d.key_low = i.low
+        AND d.event = (SELECT currval('numbers') << 20) + i.place)";
+
+const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, due_at, incarnation,
+        written, created_at, status, claims)
+    SELECT (SELECT currval('numbers') << 20) + i.place, i.project, i.subscriber, (SELECT currval('numbers') << 20) + i.event, 0,
+        i.lane, $3, CASE WHEN i.status = 1 THEN $1::bigint END, CASE WHEN i.status = 1 THEN $2::bigint END, $3, i.status,
+        CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
+const ROUTES: &str =
+    "unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+        $10::bigint[], $11::smallint[]) AS i(place, event, project, high, low, subscriber, lane, status)
+    WHERE EXISTS (SELECT 1 FROM dedupe d WHERE d.key_high = i.high AND d.key_low = i.low
+        AND d.event = (SELECT currval('numbers') << 20) + i.event)";
+
+/// The deliveries of those events, where none has a lane.
+pub(super) fn insert_plain() -> String {
+    format!("{DELIVERIES} FROM {ROUTES} RETURNING id & 1048575, status")
+}
+
+/// The same with lanes: whoever finds its lane in use, or behind a backfill, waits.
+pub(super) fn insert_laned() -> String {
+    format!(
+        "{DELIVERIES} FROM (SELECT i.place, i.event, i.project, i.subscriber, i.lane,
+            CASE WHEN i.lane IS NOT NULL AND (row_number() OVER (PARTITION BY i.subscriber, i.lane ORDER BY i.place) > 1
+                OR EXISTS (SELECT 1 FROM deliveries o WHERE o.subscriber = i.subscriber AND o.lane = i.lane
+                    AND o.lane IS NOT NULL AND o.status < 3)
+                OR EXISTS (SELECT 1 FROM subscribers s WHERE s.no = i.subscriber AND s.backfill_after IS NOT NULL))
+            THEN 2::smallint ELSE i.status END AS status
+        FROM {ROUTES}) i ORDER BY i.place RETURNING id & 1048575, status"
+    )
+}
+
+impl<'a> Columns<'a> {
+    /// Adds a unit. Room in memory is taken for its deliveries as if all of them came in.
+    pub(super) fn push(&mut self, context: &mut Context<'_>, entry: Entry<'a>) {
+        let owner = self.entries.len();
+        self.entries.push(entry);
+        for (event, routes) in entry.routed.unit.events.iter().zip(&entry.routed.routes) {
+            let index = self.owners.len();
+            let key = Key::of(entry.project, event);
+            self.owners.push(owner);
+            self.event_places.push(self.places);
+            self.places += 1;
+            self.projects.push(entry.project);
+            self.high.push(key.high);
+            self.low.push(key.low);
+            self.times.push(event.time.as_ms());
+            self.sources.push(&event.source);
+            self.ids.push(&event.id);
+            self.types.push(&event.type_name);
+            self.subjects.push(event.subject.as_deref());
+            self.prints.push(&entry.routed.unit.fingerprint);
+            self.bodies.push(&event.body);
+            for route in routes {
+                let is_taken = route.lane.is_none_or(|lane| context.is_first(route.subscriber, lane))
+                    && context.room.take(route.subscriber, event.body.len());
+                self.delivery_places.push(self.places);
+                self.places += 1;
+                self.delivery_events.push(index);
+                self.subscribers.push(route.subscriber);
+                self.lanes.push(route.lane);
+                self.wanted.push(if is_taken { CLAIMED } else { DUE });
+            }
+        }
+        self.sorted.extend(self.sorted.len()..self.owners.len());
+    }
+
+    /// Puts the ids in the order in which they are taken.
+    pub(super) fn sort(&mut self) {
+        let (high, low) = (&self.high, &self.low);
+        self.sorted.sort_unstable_by_key(|index| (high[*index], low[*index]));
+    }
+
+    pub(super) fn entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// How many numbers it needs.
+    pub(super) fn places(&self) -> i64 {
+        self.places
+    }
+
+    /// What the id of an event is looked up by.
+    pub(super) fn key(&self, index: usize) -> Key {
+        Key { high: self.high[index], low: self.low[index] }
+    }
+
+    /// Takes the ids; brings the places of those that were free.
+    pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<Row>> {
+        let column = |values: &[i64]| self.sorted.iter().map(|index| values[*index]).collect::<Vec<i64>>();
+        let prints: Vec<&[u8]> = self.sorted.iter().map(|index| self.prints[*index]).collect();
+        let (high, low, places) = (column(&self.high), column(&self.low), column(&self.event_places));
+        conn.rows(TAKE_IDS, &[&high, &low, &places, &prints]).await
+    }
+
+    /// Per event, whether its id was free.
+    pub(super) fn fresh(&self, rows: &[Row]) -> Vec<bool> {
+        let mut fresh = vec![false; self.owners.len()];
+        for row in rows {
+            let place: i64 = row.get(0);
+            if let Ok(index) = self.event_places.binary_search(&place) {
+                fresh[index] = true;
+            }
+        }
+        fresh
+    }
+
+    pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp) -> Asked<u64> {
+        conn.execute(
+            INSERT_EVENTS,
+            &[
+                &stamp.incarnation,
+                &stamp.written,
+                &stamp.version,
+                &stamp.now,
+                &self.event_places,
+                &self.projects,
+                &self.times,
+                &self.high,
+                &self.low,
+                &self.sources,
+                &self.ids,
+                &self.types,
+                &self.subjects,
+                &self.bodies,
+            ],
+        )
+        .await
+    }
+
+    pub(super) async fn insert_deliveries(&self, conn: &Conn, stamp: &Stamp) -> Asked<Vec<Row>> {
+        if self.subscribers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_event =
+            |values: &[i64]| self.delivery_events.iter().map(|index| values[*index]).collect::<Vec<i64>>();
+        let (events, projects) = (of_event(&self.event_places), of_event(&self.projects));
+        let (high, low) = (of_event(&self.high), of_event(&self.low));
+        let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
+        conn.rows(
+            &sql,
+            &[
+                &stamp.incarnation,
+                &stamp.written,
+                &stamp.now,
+                &self.delivery_places,
+                &events,
+                &projects,
+                &high,
+                &low,
+                &self.subscribers,
+                &self.lanes,
+                &self.wanted,
+            ],
+        )
+        .await
+    }
+
+    /// The lanes its deliveries are in.
+    pub(super) fn lanes(&self) -> Lanes {
+        let pairs = self.subscribers.iter().zip(&self.lanes);
+        pairs.filter_map(|(subscriber, lane)| Some((*subscriber, (*lane)?))).collect()
+    }
+
+    fn has_lanes(&self) -> bool {
+        self.lanes.iter().any(Option::is_some)
+    }
+
+    /// What was written goes to memory or is due in the store.
+    pub(super) fn hand_over(&self, context: &mut Context<'_>, rows: &[Row], block: i64) {
+        let mut made: Vec<(i64, i16)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        made.sort_unstable();
+        for (place, status) in made {
+            let Ok(index) = self.delivery_places.binary_search(&place) else { continue };
+            match status {
+                CLAIMED => {
+                    let job = self.job(context, index, block);
+                    context.out.jobs.push(job);
+                }
+                DUE => {
+                    context.spilled.insert(self.subscribers[index]);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn job(&self, context: &Context<'_>, index: usize, block: i64) -> Job {
+        let event = self.delivery_events[index];
+        let entry = self.entries[self.owners[event]];
+        let first = self.owners.partition_point(|owner| *owner < self.owners[event]);
+        let delivery: DeliveryNo = block + self.delivery_places[index];
+        let subscriber: SubscriberNo = self.subscribers[index];
+        Job {
+            delivery,
+            project: entry.project,
+            subscriber,
+            event: block + self.event_places[event],
+            lane: self.lanes[index],
+            attempts: 0,
+            tries: 0,
+            token: 1,
+            accepted_at: context.group.now,
+            replay: false,
+            body: entry.routed.unit.events[event - first].body.clone(),
+        }
+    }
+}
+
+/// What is the same for all rows of a group.
+#[derive(Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) incarnation: i64,
+    pub(super) written: i64,
+    pub(super) version: i64,
+    pub(super) now: i64,
+}

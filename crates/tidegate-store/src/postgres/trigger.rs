@@ -1,0 +1,12 @@
+//! Stub.
+#![allow(unused_imports, dead_code, clippy::all)]
+use super::Shared;
+use super::commit::Context;
+use super::db::{Asked, Conn, Pool};
+use crate::*;
+use std::sync::Arc;
+use tidegate_core::id::*;
+use tidegate_core::time::Timestamp;
+pub(super) async fn trigger(_conn: &Conn, _project: ProjectNo, _now: Timestamp) -> Asked<Triggered> {
+    todo!()
+}

@@ -1,0 +1,57 @@
+//! Who shares a store.
+
+use tidegate_core::id::Incarnation;
+use tidegate_core::time::Timestamp;
+
+/// How busy a process is, for the others and for people to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Attempts under way.
+    pub in_flight: u64,
+    /// Deliveries in memory.
+    pub queued: u64,
+}
+
+/// What a beat told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// The store's time, to measure one's own clock by; absent for a store without a clock of its own.
+    pub now: Option<Timestamp>,
+    /// This process's life.
+    pub incarnation: Incarnation,
+    /// All that live, this one among them, oldest first.
+    pub replicas: Vec<Replica>,
+    /// Those whose beat is overdue: what they held may be taken over.
+    pub expired: Vec<Incarnation>,
+}
+
+/// A process that shares the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// What people call it.
+    pub name: String,
+    /// When that life began.
+    pub began_at: Timestamp,
+    /// Its last beat, by the store's clock.
+    pub at: Timestamp,
+    /// How busy it was.
+    pub load: Load,
+}
+
+impl Beat {
+    /// The place of this process among those that live, from 0; absent when it is not one of them any more.
+    pub fn rank(&self) -> Option<usize> {
+        self.replicas.iter().position(|replica| replica.incarnation == self.incarnation)
+    }
+}
+
+/// What a takeover found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Deliveries that are due again.
+    pub due: u64,
+    /// Deliveries that were in hand at too many ends and are set aside as exhausted.
+    pub set_aside: u64,
+}
