@@ -5,7 +5,7 @@
 -- number alone. What changes often (deliveries) is small and apart from what is large (bodies).
 
 CREATE TABLE installation (
-    only        BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only),
+    single      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (single),
     salt        BYTEA NOT NULL,
     version     BIGINT NOT NULL,             -- of the configuration
     at          BIGINT NOT NULL,             -- the latest instant any process has seen

@@ -399,11 +399,11 @@ async fn write(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let group = context.group;
     prepare(context.conn).await?;
     let mut columns = Columns::default();
-    let plain = is_plain(group) && collect(context, &mut columns);
-    if plain {
+    let room = context.room.clone();
+    if is_plain(group) && collect(context, &mut columns) {
         return write_at_once(context, &columns, session).await;
     }
-    context.room = group.room.clone();
+    context.room = room;
     context.lanes_met.clear();
     write_in_steps(context, session).await
 }
