@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::event::Fingerprint;
 use tokio_postgres::Row;
 
-use super::commit::{Context, DRAW};
+use super::write::{Context, DRAW};
 use super::db::{Asked, Conn};
 use super::events::Key;
 use super::quarantine;

@@ -1,8 +1,4 @@
-//! The group commit: one transaction for everybody who has something to write.
-//!
-//! An ordinary group (results and events) is one round trip: its statements follow each other without waiting for
-//! answers, and those that must not be true together with the rest (the configuration moved, this process was declared
-//! dead) end the transaction on the server. Whatever needs a decision in between takes the same steps one at a time.
+//! The group commit: one transaction for everybody who has something to write; `write.rs` has its statements.
 //!
 //! A submission that fails on its own account is rerun alone, so that its neighbours never pay for it. When the outcome
 //! of a commit is not known, the database is asked, on a new session that ends all that the old one may still be doing:
@@ -12,18 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::id::{Lane, SubscriberNo, Version};
+use tidegate_core::id::{SubscriberNo, Version};
 use tokio::sync::Mutex;
-use tokio_postgres::Row;
 
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault, Pool};
-use super::deliveries::{self, Results};
-use super::lanes::{self, Lanes};
-use super::open::{BLOCK_BITS, CONFIGURATION, enter_period};
-use super::submit::{Columns, Entry, Stamp};
-use super::{Shared, admit, configuration, events, jobs, submit};
-use crate::{Admission, Committed, Error, Group, Refilled, Result, Room};
+use super::open::enter_period;
+use super::write::{Context, write};
+use super::{Shared, admit, deliveries};
+use crate::{Committed, Error, Group, Refilled, Result, Room};
 
 /// How often a group is tried that others stood in the way of.
 const TRIES_MAX: u32 = 3;
@@ -35,21 +28,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// States of our own, see `refuse` in the schema.
 const STALE: &str = "TG001";
 const FENCED: &str = "TG002";
-
-/// The first number of a new block.
-pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
-
-/// Renews this life, and takes part in the configuration and in what readers must wait for.
-const ENTER: &str =
-    "WITH mine AS (UPDATE replicas SET written = $3 WHERE incarnation = $1 AND session = $2 RETURNING 1)
-    SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('taken over', 'TG002') END,
-        pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
-    FROM numbers";
-
-/// Ends a group that was routed by another configuration. After [`ENTER`], so that what it sees stays true until the
-/// group has ended.
-const CHECK: &str =
-    "SELECT CASE WHEN version <> $1 THEN refuse(version::text, 'TG001') END FROM installation";
 
 /// What only group commits touch.
 pub(super) struct Writer {
@@ -64,35 +42,6 @@ pub(super) struct Writer {
     doubt: Option<i64>,
     /// What such a group hands over, with the next one, when it turned out to be there.
     owed: Committed,
-}
-
-/// What the statements of one group share.
-pub(super) struct Context<'a> {
-    pub(super) conn: &'a Conn,
-    pub(super) group: &'a Group,
-    pub(super) space: i32,
-    pub(super) incarnation: i64,
-    pub(super) written: i64,
-    pub(super) room: Room,
-    pub(super) spilled: BTreeSet<SubscriberNo>,
-    pub(super) out: Committed,
-    lanes_met: Lanes,
-}
-
-impl Context<'_> {
-    /// Whether no other delivery of this group came to this lane before.
-    pub(super) fn is_first(&mut self, subscriber: SubscriberNo, lane: Lane) -> bool {
-        self.lanes_met.insert((subscriber, lane))
-    }
-
-    pub(super) fn stamp(&self) -> Stamp {
-        Stamp {
-            incarnation: self.incarnation,
-            written: self.written,
-            version: self.group.version,
-            now: self.group.now.as_ms(),
-        }
-    }
 }
 
 /// Why a group was not written.
@@ -224,17 +173,8 @@ impl Writer {
         self.written += 1;
         let mut conn = self.conn.take().expect("it was just made");
         conn.mark(true);
-        let mut context = Context {
-            conn: &conn,
-            group,
-            space: self.shared.space,
-            incarnation: self.incarnation,
-            written: self.written,
-            room,
-            spilled: BTreeSet::new(),
-            out: Committed::default(),
-            lanes_met: Lanes::new(),
-        };
+        let life = (self.incarnation, self.written);
+        let mut context = Context::new(&conn, group, self.shared.space, life, room);
         let written = write(&mut context, self.session).await;
         let Context { mut out, spilled, room, .. } = context;
         out.spilled = spilled.into_iter().collect();
@@ -394,185 +334,3 @@ fn told_version(error: &tokio_postgres::Error) -> Version {
     error.as_db_error().and_then(|told| told.message().parse().ok()).unwrap_or_default()
 }
 
-/// All of a group, up to and with its COMMIT.
-async fn write(context: &mut Context<'_>, session: i64) -> Asked<()> {
-    let group = context.group;
-    prepare(context.conn).await?;
-    let mut columns = Columns::default();
-    let room = context.room.clone();
-    if is_plain(group) && collect(context, &mut columns) {
-        return write_at_once(context, &columns, session).await;
-    }
-    context.room = room;
-    context.lanes_met.clear();
-    write_in_steps(context, session).await
-}
-
-/// Whether a group is of results and events alone, and no decision is needed on the way.
-fn is_plain(group: &Group) -> bool {
-    let has_rest = !(group.streaks.is_empty()
-        && group.released.is_empty()
-        && group.backfills.is_empty()
-        && group.asked.is_empty()
-        && group.steps.is_empty()
-        && group.refills.is_empty());
-    let is_laned = group.results.iter().any(|finished| finished.lane.is_some());
-    let is_frozen = group.results.iter().any(|finished| finished.body.is_some());
-    !(has_rest || is_laned || is_frozen)
-}
-
-/// Brings all units into columns, unless one of them needs a look of its own.
-fn collect<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
-    let group: &'a Group = context.group;
-    let mut keys = BTreeSet::new();
-    for (which, submission) in group.submissions.iter().enumerate() {
-        for (unit, routed) in submission.units.iter().enumerate() {
-            let is_simple = routed.admission == Admission::Granted && routed.unit.events.len() == 1;
-            let is_new =
-                is_simple && keys.insert(events::Key::of(submission.project, &routed.unit.events[0]));
-            if !is_new {
-                return false;
-            }
-            columns.push(context, Entry { place: (which, unit), project: submission.project, routed });
-        }
-    }
-    columns.sort();
-    columns.places() < 1 << BLOCK_BITS
-}
-
-/// The statements of an ordinary group are there before its transaction begins.
-async fn prepare(conn: &Conn) -> Asked<()> {
-    if conn.is_prepared() {
-        return Ok(());
-    }
-    let plain = submit::insert_plain();
-    let laned = submit::insert_laned();
-    let all = [
-        "BEGIN",
-        "COMMIT",
-        ENTER,
-        CHECK,
-        DRAW,
-        lanes::LOCK,
-        deliveries::FINISH,
-        submit::TAKE_IDS,
-        submit::INSERT_EVENTS,
-        &plain,
-        &laned,
-    ];
-    for sql in all {
-        conn.prepared(sql).await?;
-    }
-    conn.set_prepared();
-    Ok(())
-}
-
-async fn enter(context: &Context<'_>, session: i64) -> Asked<()> {
-    let (conn, tag) = (context.conn, events::horizon_tag(context.space));
-    conn.only(
-        ENTER,
-        &[&context.incarnation, &session, &context.written, &context.space, &CONFIGURATION, &tag],
-    )
-    .await?;
-    Ok(())
-}
-
-async fn check_version(context: &Context<'_>) -> Asked<()> {
-    if !context.group.submissions.is_empty() {
-        context.conn.only(CHECK, &[&context.group.version]).await?;
-    }
-    Ok(())
-}
-
-async fn draw(conn: &Conn, is_needed: bool) -> Asked<i64> {
-    if is_needed { Ok(conn.only(DRAW, &[]).await?.get(0)) } else { Ok(0) }
-}
-
-/// An ordinary group: everything is sent, then everything is answered.
-async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session: i64) -> Asked<()> {
-    let (conn, stamp, has_events) = (context.conn, context.stamp(), !columns.is_empty());
-    let results = Results::of(&context.group.results, context.group.now);
-    let (begun, entered, checked, locked, finished, block, taken, written, made, ended) = tokio::join!(
-        biased;
-        conn.execute("BEGIN", &[]),
-        enter(context, session),
-        check_version(context),
-        lock(context, columns.lanes()),
-        finish(conn, &results, stamp.incarnation),
-        draw(conn, has_events),
-        async { if has_events { columns.take_ids(conn).await } else { Ok(Vec::new()) } },
-        async { if has_events { columns.insert_events(conn, &stamp).await } else { Ok(0) } },
-        columns.insert_deliveries(conn, &stamp),
-        conn.execute("COMMIT", &[]),
-    );
-    begun?;
-    entered?;
-    checked?;
-    locked?;
-    let (finished, block, taken) = (finished?, block?, taken?);
-    written?;
-    let made = made?;
-    ended?;
-    deliveries::finished(context, &finished);
-    columns.hand_over(context, &made, block);
-    // Known ones are compared with what is there; that they are there is on disk already.
-    context.out.submissions = admit::answers(context, columns, &taken).await?;
-    Ok(())
-}
-
-async fn lock(context: &Context<'_>, lanes: Lanes) -> Asked<()> {
-    lanes::lock(context.conn, context.space, &lanes).await
-}
-
-async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<Row>> {
-    if results.is_empty() { Ok(Vec::new()) } else { results.write(conn, incarnation).await }
-}
-
-/// Any group: one step after the other.
-async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
-    let (conn, group) = (context.conn, context.group);
-    conn.execute("BEGIN", &[]).await?;
-    enter(context, session).await?;
-    check_version(context).await?;
-    lock_lanes(context).await?;
-    deliveries::freeze(context).await?;
-    let results = Results::of(&group.results, group.now);
-    let rows = finish(conn, &results, context.incarnation).await?;
-    let touched = deliveries::finished(context, &rows);
-    lanes::let_next_go(context, &touched).await?;
-    for (subscriber, since) in &group.streaks {
-        configuration::keep_streak(conn, *subscriber, *since).await?;
-    }
-    deliveries::release(context).await?;
-    deliveries::ask(context).await?;
-    for step in &group.backfills {
-        deliveries::backfill(context, step).await?;
-    }
-    for step in &group.steps {
-        jobs::step(context, step).await?;
-    }
-    admit::submissions(context).await?;
-    for refill in &group.refills {
-        deliveries::refill(context, *refill).await?;
-    }
-    conn.execute("COMMIT", &[]).await?;
-    Ok(())
-}
-
-/// All lanes that the group may touch, before it touches any.
-async fn lock_lanes(context: &Context<'_>) -> Asked<()> {
-    let (conn, group) = (context.conn, context.group);
-    if group.backfills.iter().any(|step| step.through >= step.until) {
-        return lanes::lock_all(conn, context.space).await;
-    }
-    let mut touched = deliveries::lanes_of(conn, &group.released).await?;
-    touched.extend(jobs::lanes_of(conn, &group.steps).await?);
-    touched.extend(group.results.iter().filter_map(|one| Some((one.subscriber, one.lane?))));
-    for step in &group.backfills {
-        touched.extend(step.matched.iter().filter_map(|(_, lane)| Some((step.subscriber, (*lane)?))));
-    }
-    let units = group.submissions.iter().flat_map(|submission| &submission.units);
-    let routes = units.flat_map(|unit| unit.routes.iter().flatten());
-    touched.extend(routes.filter_map(|route| Some((route.subscriber, route.lane?))));
-    lanes::lock(conn, context.space, &touched).await
-}

@@ -9,7 +9,7 @@ use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::commit::Context;
+use super::write::Context;
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
@@ -374,7 +374,7 @@ async fn insert_past(
     events: &[i64],
     lanes: &[Option<Lane>],
 ) -> Asked<()> {
-    let block: i64 = context.conn.only(super::commit::DRAW, &[]).await?.get(0);
+    let block: i64 = context.conn.only(super::write::DRAW, &[]).await?.get(0);
     context
         .conn
         .execute(

@@ -13,7 +13,7 @@ use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::commit::Context;
+use super::write::Context;
 use super::db::{Asked, Conn};
 use super::deliveries::{self, CLAIMED, DUE};
 

@@ -27,6 +27,7 @@ mod submit;
 mod sweep;
 mod trigger;
 mod verification;
+mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
@@ -49,6 +50,8 @@ use crate::{
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
+#[cfg(feature = "conformance")]
+pub use events::key_of;
 use commit::Writer;
 use connect::Target;
 use db::Pool;

@@ -9,7 +9,7 @@ use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tokio_postgres::Row;
 
-use super::commit::Context;
+use super::write::Context;
 use super::db::{Asked, Conn};
 use super::deliveries::{CLAIMED, DUE};
 use super::events::Key;

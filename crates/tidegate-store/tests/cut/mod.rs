@@ -1,0 +1,75 @@
+//! A way to PostgreSQL that can be cut at the worst moment: when a COMMIT is on its way there, or its answer on its way
+//! back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+const OPEN: u8 = 0;
+const CUT_ANSWER: u8 = 1;
+const CUT_REQUEST: u8 = 2;
+const HAS_CUT: u8 = 3;
+
+/// Passes everything on, until it is told not to.
+pub(crate) struct Proxy {
+    url: String,
+    order: Arc<AtomicU8>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(url: &str) -> Self {
+        let parsed = url::Url::parse(url).unwrap();
+        let target = format!("{}:{}", parsed.host_str().unwrap(), parsed.port().unwrap_or(5432));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut own = parsed;
+        own.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
+        own.set_host(Some("127.0.0.1")).unwrap();
+        let order = Arc::new(AtomicU8::new(OPEN));
+        tokio::spawn(accept(listener, target, Arc::clone(&order)));
+        Self { url: own.into(), order }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Cuts the connection of whoever commits next: `done` tells whether the server still hears of it.
+    pub(crate) fn cut_at_next_commit(&self, done: bool) {
+        self.order.store(if done { CUT_ANSWER } else { CUT_REQUEST }, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_cut(&self) -> bool {
+        self.order.load(Ordering::SeqCst) == HAS_CUT
+    }
+}
+
+async fn accept(listener: TcpListener, target: String, order: Arc<AtomicU8>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let server = TcpStream::connect(&target).await.unwrap();
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        let there = pass(from_client, to_server, Arc::clone(&order), CUT_REQUEST);
+        let back = pass(from_server, to_client, Arc::clone(&order), CUT_ANSWER);
+        // Whichever ends first takes the other with it.
+        tokio::spawn(async move { tokio::select! { () = there => {}, () = back => {} } });
+    }
+}
+
+/// Ends, and with it the connection, at the first piece that says COMMIT or asks for it while that is ordered.
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, order: Arc<AtomicU8>, cuts_at: u8) {
+    let mut piece = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut piece).await {
+        let is_commit = piece[..count].windows(7).any(|part| part == b"COMMIT\0");
+        // Asked for by its prepared statement, a commit does not say its name: any request is as good.
+        let is_meant = is_commit || cuts_at == CUT_REQUEST;
+        if is_meant && order.compare_exchange(cuts_at, HAS_CUT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return;
+        }
+        if to.write_all(&piece[..count]).await.is_err() {
+            return;
+        }
+    }
+}

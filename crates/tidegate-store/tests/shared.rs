@@ -1,0 +1,261 @@
+//! What only a store that many processes share must promise: nobody acts for the dead, nothing is passed over because it
+//! was committed late, and a commit whose answer was lost is looked for, not guessed. On a real PostgreSQL, with
+//! several stores open on one schema, each as a process of its own would have it.
+
+mod cut;
+mod harness;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cut::Proxy;
+use harness::schema::Schema;
+use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
+use tidegate_core::retry::Next;
+use tidegate_core::route::Route;
+use tidegate_core::time::Timestamp;
+use tidegate_store::postgres::PostgresStore;
+use tidegate_store::{
+    Admission, Change, Committed, Error, Group, Load, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission,
+    UnitStatus,
+};
+
+const NOW: Timestamp = Timestamp::from_ms(1_800_000_000_000);
+
+fn unit(id: &str, routes: Vec<Route>) -> RoutedUnit {
+    let mut print = Fingerprinter::default();
+    print.field(Some(id.as_bytes()));
+    let event = Event {
+        id: id.to_owned(),
+        source: "shop".to_owned(),
+        type_name: "order.paid".to_owned(),
+        subject: None,
+        time: NOW,
+        body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
+    };
+    RoutedUnit {
+        keys: vec![lookup_key(1, &event.source, &event.id)],
+        unit: Unit { events: vec![event], fingerprint: print.finish() },
+        routes: vec![routes],
+        admission: Admission::Granted,
+    }
+}
+
+async fn group(store: &PostgresStore, ids: &[&str], routes: &[Route]) -> Group {
+    let version = store.configuration(0).await.unwrap().version;
+    let units = ids.iter().map(|id| unit(id, routes.to_vec())).collect();
+    let mut room = Room::new(1 << 20);
+    routes.iter().for_each(|route| room.set(route.subscriber, 1_000));
+    Group { now: NOW, version, submissions: vec![Submission { project: 1, units }], room, ..Group::default() }
+}
+
+async fn send(store: &PostgresStore, ids: &[&str], routes: &[Route]) -> Committed {
+    store.commit(Arc::new(group(store, ids, routes).await)).await.expect("the group can be written")
+}
+
+fn statuses(committed: &Committed) -> Vec<UnitStatus> {
+    committed.submissions.iter().flat_map(|answer| answer.as_ref().unwrap().clone()).collect()
+}
+
+async fn subscriber(store: &PostgresStore) -> i64 {
+    let new = NewSubscriber {
+        project: 1,
+        id: "s".to_owned(),
+        definition: "{}".to_owned(),
+        secret: Vec::new(),
+        destination: None,
+        active: true,
+        unverified: false,
+        backfill_from: None,
+    };
+    store.change(Change::CreateSubscriber(new), NOW).await.unwrap().no
+}
+
+/// What a reader that follows the events has seen when it has come to the end.
+async fn follow(store: &PostgresStore, from: &mut i64, seen: &mut Vec<String>) {
+    loop {
+        let stretch = store.events_after(1, *from, 100, 1 << 20).await.unwrap();
+        seen.extend(stretch.events.into_iter().map(|event| event.id));
+        *from = stretch.through;
+        if stretch.is_end {
+            return;
+        }
+    }
+}
+
+/// Waits until somebody waits for a lock, which is when a group is stuck half-way.
+async fn until_somebody_waits(client: &tokio_postgres::Client) {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'tidegate'";
+    while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_never_passes_over_what_commits_late() {
+    let schema = Schema::new();
+    let stores = [schema.open(NOW).await, schema.open(NOW).await, schema.open(NOW).await];
+    let stores = stores.map(Arc::new);
+    let (mut from, mut seen) = (0, Vec::new());
+    let session = schema.connect().await;
+    for round in 0..4 {
+        // Somebody else's transaction holds an id that the first store's group needs: it is stuck, with its numbers drawn.
+        let late = format!("late-{round}");
+        session.client.batch_execute("BEGIN").await.unwrap();
+        schema.hold(&session.client, &unit(&late, Vec::new()).unit.events[0]).await;
+        let stuck = {
+            let (store, late) = (Arc::clone(&stores[0]), late.clone());
+            tokio::spawn(async move { send(&store, &[&late], &[]).await })
+        };
+        until_somebody_waits(&session.client).await;
+        for (index, store) in stores[1..].iter().enumerate() {
+            assert_eq!(statuses(&send(store, &[&format!("quick-{round}-{index}")], &[]).await), [UnitStatus::Accepted]);
+        }
+        follow(&stores[2], &mut from, &mut seen).await;
+        assert!(!seen.contains(&late));
+        session.client.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(statuses(&stuck.await.unwrap()), [UnitStatus::Accepted]);
+    }
+    follow(&stores[1], &mut from, &mut seen).await;
+    seen.sort_unstable();
+    let mut expected: Vec<String> = (0..4)
+        .flat_map(|round| [format!("late-{round}"), format!("quick-{round}-0"), format!("quick-{round}-1")])
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(seen, expected, "each once, whenever it was committed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
+    let schema = Schema::new();
+    let (dead, alive) = (schema.open(NOW).await, schema.open(NOW).await);
+    let to = Route { subscriber: subscriber(&alive).await, lane: None };
+    let held = send(&dead, &["1", "2"], &[to]).await.jobs;
+    assert_eq!(held.len(), 2);
+    let found = alive.take_over(dead.incarnation(), NOW).await.unwrap();
+    assert_eq!(found.due, 0, "its beat is fresh");
+    schema.expire(dead.incarnation()).await;
+    let beat = alive.beat(Load::default()).await.unwrap();
+    assert_eq!((beat.expired.as_slice(), beat.rank()), (&[dead.incarnation()][..], Some(0)));
+    assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 2);
+    assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 0, "once");
+    let refills = vec![Refill { subscriber: to.subscriber, jobs: 10 }];
+    let taken = Group { now: NOW, refills, room: Room::new(1 << 20), ..Group::default() };
+    assert_eq!(alive.commit(Arc::new(taken)).await.unwrap().jobs.len(), 2);
+    // It comes back: neither its results nor new events of its old life count.
+    let results = held.iter().map(|job| harness::finished(job, Next::Delivered, NOW)).collect();
+    let stale = Group { now: NOW, results, ..Group::default() };
+    assert!(matches!(dead.commit(Arc::new(stale)).await, Err(Error::Fenced)));
+    let late = group(&dead, &["3"], &[to]).await;
+    assert!(matches!(dead.commit(Arc::new(late)).await, Err(Error::Fenced)));
+    assert!(matches!(dead.beat(Load::default()).await, Err(Error::Fenced)));
+    assert!(alive.event(1, "3".to_owned()).await.unwrap().is_empty());
+    dead.join(NOW).await.unwrap();
+    assert_eq!(statuses(&send(&dead, &["3"], &[to]).await), [UnitStatus::Accepted]);
+    assert_eq!(alive.beat(Load::default()).await.unwrap().replicas.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_that_ends_in_good_order_leaves_nothing_behind() {
+    let schema = Schema::new();
+    let (one, two) = (schema.open(NOW).await, schema.open(NOW).await);
+    let to = Route { subscriber: subscriber(&one).await, lane: Some(7) };
+    assert_eq!(send(&one, &["1", "2"], &[to]).await.jobs.len(), 1, "one of a lane at a time");
+    one.leave(NOW).await.unwrap();
+    assert_eq!(two.due().await.unwrap(), [(to.subscriber, NOW)], "at once, without waiting for a beat");
+    assert_eq!(two.beat(Load::default()).await.unwrap().replicas.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_answer_is_lost_is_adopted() {
+    let schema = Schema::new();
+    let other = schema.open(NOW).await;
+    let to = Route { subscriber: subscriber(&other).await, lane: None };
+    let proxy = Proxy::to(schema.url()).await;
+    let store = schema.open_at(&proxy.url(), NOW).await;
+    assert_eq!(statuses(&send(&store, &["0"], &[to]).await), [UnitStatus::Accepted]);
+    let group = group(&store, &["1", "0", "2"], &[to]).await;
+    proxy.cut_at_next_commit(true);
+    let committed = store.commit(Arc::new(group)).await.unwrap();
+    assert!(proxy.has_cut(), "the answer was lost");
+    assert_eq!(statuses(&committed), [UnitStatus::Accepted, UnitStatus::Duplicate, UnitStatus::Accepted]);
+    assert_eq!(committed.jobs.len(), 2, "what it claimed is handed over all the same");
+    let results = committed.jobs.iter().map(|job| harness::finished(job, Next::Delivered, NOW)).collect();
+    let done = store.commit(Arc::new(Group { now: NOW, results, ..Group::default() })).await.unwrap();
+    assert_eq!(done.stale, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_never_arrived_is_refused_and_leaves_nothing() {
+    let schema = Schema::new();
+    let proxy = Proxy::to(schema.url()).await;
+    let store = schema.open_at(&proxy.url(), NOW).await;
+    send(&store, &["0"], &[]).await;
+    let group = group(&store, &["1"], &[]).await;
+    proxy.cut_at_next_commit(false);
+    let refused = store.commit(Arc::new(group)).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    assert!(proxy.has_cut());
+    assert!(store.event(1, "1".to_owned()).await.unwrap().is_empty());
+    assert_eq!(statuses(&send(&store, &["1"], &[]).await), [UnitStatus::Accepted]);
+}
+
+/// The same ids, in opposite order, by two processes again and again: taken in order they never wait in a circle.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_events_at_two_processes_are_accepted_once_and_nobody_is_stuck() {
+    let schema = Schema::new();
+    let stores = [schema.open(NOW).await, schema.open(NOW).await].map(Arc::new);
+    let before = schema.deadlocks().await;
+    let mut accepted = 0;
+    for round in 0..30 {
+        let ids: Vec<String> = (0..40).map(|n| format!("{round}-{n}")).collect();
+        let tasks = [false, true].map(|is_reversed| {
+            let (store, mut ids) = (Arc::clone(&stores[usize::from(is_reversed)]), ids.clone());
+            if is_reversed {
+                ids.reverse();
+            }
+            tokio::spawn(async move {
+                let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                statuses(&send(&store, &ids, &[]).await)
+            })
+        });
+        for task in tasks {
+            accepted += task.await.unwrap().iter().filter(|status| **status == UnitStatus::Accepted).count();
+        }
+    }
+    assert_eq!(accepted, 30 * 40, "each once");
+    assert_eq!(schema.deadlocks().await, before);
+}
+
+/// A configuration that was answered binds the next event at every process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_at_one_binds_the_next_event_at_all() {
+    let schema = Schema::new();
+    let (one, two) = (schema.open(NOW).await, schema.open(NOW).await);
+    let routed = group(&two, &["1"], &[]).await;
+    subscriber(&one).await;
+    let refused = two.commit(Arc::new(routed)).await;
+    assert!(matches!(refused, Err(Error::Stale { .. })), "{refused:?}");
+    assert_eq!(statuses(&send(&two, &["1"], &[]).await), [UnitStatus::Accepted]);
+}
+
+/// A caller that goes away neither stops a change half-way nor leaves its session inside a transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_caller_leaves_no_transaction_open() {
+    let schema = Schema::new();
+    let store = Arc::new(schema.open(NOW).await);
+    let session = schema.connect().await;
+    for n in 0..20 {
+        let group = group(&store, &[&format!("{n}")], &[]).await;
+        let store = Arc::clone(&store);
+        let task = tokio::spawn(async move { store.commit(Arc::new(group)).await });
+        tokio::task::yield_now().await;
+        task.abort();
+    }
+    send(&store, &["last"], &[]).await;
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND query LIKE '%numbers%'";
+    let open: i64 = session.client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(open, 0);
+    tokio::time::timeout(Duration::from_secs(20), store.newest()).await.unwrap().unwrap();
+}
