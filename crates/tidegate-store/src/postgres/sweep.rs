@@ -1,7 +1,7 @@
 //! Stub.
 #![allow(unused_imports, dead_code, clippy::all)]
 use super::Shared;
-use super::commit::Context;
+use super::write::Context;
 use super::db::{Asked, Conn, Pool};
 use crate::*;
 use std::sync::Arc;
