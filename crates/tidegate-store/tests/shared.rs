@@ -84,7 +84,8 @@ async fn follow(store: &PostgresStore, from: &mut i64, seen: &mut Vec<String>) {
     }
 }
 
-/// Waits until somebody waits for a lock, which is when a group is stuck half-way.
+/// Waits until somebody waits for a lock, which is when a group is stuck half-way. Inside a transaction the answer would
+/// never change.
 async fn until_somebody_waits(client: &tokio_postgres::Client) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'tidegate'";
     while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
@@ -98,7 +99,7 @@ async fn a_reader_never_passes_over_what_commits_late() {
     let stores = [schema.open(NOW).await, schema.open(NOW).await, schema.open(NOW).await];
     let stores = stores.map(Arc::new);
     let (mut from, mut seen) = (0, Vec::new());
-    let session = schema.connect().await;
+    let (session, looker) = (schema.connect().await, schema.connect().await);
     for round in 0..4 {
         // Somebody else's transaction holds an id that the first store's group needs: it is stuck, with its numbers drawn.
         let late = format!("late-{round}");
@@ -108,7 +109,7 @@ async fn a_reader_never_passes_over_what_commits_late() {
             let (store, late) = (Arc::clone(&stores[0]), late.clone());
             tokio::spawn(async move { send(&store, &[&late], &[]).await })
         };
-        until_somebody_waits(&session.client).await;
+        until_somebody_waits(&looker.client).await;
         for (index, store) in stores[1..].iter().enumerate() {
             assert_eq!(statuses(&send(store, &[&format!("quick-{round}-{index}")], &[]).await), [UnitStatus::Accepted]);
         }

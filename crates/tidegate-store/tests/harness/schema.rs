@@ -77,7 +77,7 @@ impl Drop for Schema {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let session = Target::parse(&url).unwrap().connect_plain().await.unwrap();
-                let sql = format!("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {name} CASCADE");
+                let sql = format!("SET client_min_messages = warning; SET lock_timeout = '5s'; DROP SCHEMA IF EXISTS {name} CASCADE");
                 session.client.batch_execute(&sql).await
             })
         });
