@@ -12,9 +12,9 @@ use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX}
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::write::Context;
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
+use super::write::Context;
 use super::{Shared, configuration, deliveries, events, replay};
 use crate::{
     DeadLetter, Error, EventRow, JobRow, JobStatus, JobStep, NewJob, Page, Past, Scan, Scope, Selector,

@@ -11,8 +11,8 @@ use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, REQUEST_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::write::Context;
 use super::db::{Asked, Conn};
+use super::write::Context;
 use crate::{Page, Picked, QuarantineFilter, QuarantineRow, UnitStatus, fingerprint_from};
 
 const INSERT: &str =

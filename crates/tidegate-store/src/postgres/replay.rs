@@ -7,9 +7,9 @@ use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
-use super::write::DRAW;
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
+use super::write::DRAW;
 use super::{configuration, sweep};
 use crate::{Error, Replay};
 

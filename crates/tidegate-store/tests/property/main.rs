@@ -4,7 +4,7 @@
 //! every step the store's answers, its lists and its rows must be what the model says; in the end everything is
 //! delivered, lane by lane in the order of acceptance. `PROPTEST_CASES` sets how many histories are tried.
 
-#[path = "../harness/sqlite.rs"]
+#[path = "../harness/mod.rs"]
 mod harness;
 mod model;
 mod play;
