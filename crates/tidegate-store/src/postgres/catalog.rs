@@ -7,6 +7,7 @@ use tokio_postgres::Row;
 
 use super::configuration::count;
 use super::db::{Asked, Conn};
+use super::quarantine::storable;
 use crate::{Error, TypeRow};
 
 /// Project, service and type.
@@ -52,7 +53,7 @@ pub(super) async fn delete(
         .execute(
             "UPDATE catalog SET definition = NULL, version = $4, updated_at = $5
              WHERE project = $1 AND service = $2 AND type = $3 AND definition IS NOT NULL",
-            &[&project, &service, &type_name, &version, &now.as_ms()],
+            &[&project, &storable(service), &storable(type_name), &version, &now.as_ms()],
         )
         .await?;
     if changed == 0 { Err(Error::NotFound.into()) } else { Ok(project) }

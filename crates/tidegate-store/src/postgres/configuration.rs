@@ -14,6 +14,7 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
+use super::quarantine::storable;
 use super::{catalog, deliveries, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
@@ -152,7 +153,7 @@ impl Applying<'_> {
 
     async fn delete_key(&self, project: ProjectNo, id: &str) -> Asked<i64> {
         let delete = "DELETE FROM keys WHERE project = $1 AND id = $2";
-        found(self.conn.execute(delete, &[&project, &id]).await?, project)
+        found(self.conn.execute(delete, &[&project, &storable(id)]).await?, project)
     }
 
     async fn create_subscriber(&self, new: &NewSubscriber) -> Asked<i64> {

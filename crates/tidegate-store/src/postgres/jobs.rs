@@ -14,6 +14,7 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
+use super::quarantine::storable;
 use super::write::Context;
 use super::{Shared, configuration, deliveries, events, replay};
 use crate::{
@@ -280,7 +281,7 @@ pub(super) async fn start(conn: &Conn, new: &NewJob, _now: Timestamp) -> Asked<J
 /// Ends a job where it is.
 pub(super) async fn stop(conn: &Conn, project: ProjectNo, id: &str, now: Timestamp) -> Asked<StopOutcome> {
     let sql = "UPDATE jobs SET status = $3, finished_at = $4 WHERE project = $1 AND id = $2 AND status = 0";
-    let stopped = conn.execute(sql, &[&project, &id, &STOPPED, &now.as_ms()]).await?;
+    let stopped = conn.execute(sql, &[&project, &storable(id), &STOPPED, &now.as_ms()]).await?;
     Ok(match by_id(conn, project, id).await? {
         None => StopOutcome::NotFound,
         Some(row) if stopped > 0 => StopOutcome::Stopped(row),
@@ -385,7 +386,7 @@ pub(super) async fn by_no(conn: &Conn, no: JobNo) -> Asked<Option<JobRow>> {
 
 pub(super) async fn by_id(conn: &Conn, project: ProjectNo, id: &str) -> Asked<Option<JobRow>> {
     let sql = format!("SELECT {COLUMNS} FROM jobs WHERE project = $1 AND id = $2");
-    conn.row(&sql, &[&project, &id]).await?.as_ref().map(job_row).transpose()
+    conn.row(&sql, &[&project, &storable(id)]).await?.as_ref().map(job_row).transpose()
 }
 
 /// A project's jobs, newest first.

@@ -41,9 +41,14 @@ pub(super) async fn insert(
     Ok(UnitStatus::Quarantined(finding.reason))
 }
 
-/// Texts of the database have no NUL; one that quotes what somebody sent may.
+/// Texts of the database have no NUL; one that quotes what somebody sent may, or one that somebody asks for.
 pub(super) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// A wish that may be absent.
+fn wish(text: Option<&String>) -> Option<Cow<'_, str>> {
+    text.map(|text| storable(text))
 }
 
 /// Takes a unit out, unless its id is taken by other content. `None` means that it is to be accepted now.
@@ -98,10 +103,10 @@ pub(super) async fn list(
     let before = filter.beyond.unwrap_or(QuarantineNo::MAX);
     let looked = PAGE_ROWS_SCANNED_MAX as i64;
     let reason = filter.reason.map(Reason::name);
+    let (source, type_name) = (wish(filter.source.as_ref()), wish(filter.type_name.as_ref()));
     let more = filter.limit as i64 + 1;
-    let rows = conn
-        .rows(&list_sql(), &[&project, &before, &looked, &filter.source, &filter.type_name, &reason, &more])
-        .await?;
+    let rows =
+        conn.rows(&list_sql(), &[&project, &before, &looked, &source, &type_name, &reason, &more]).await?;
     let mut items: Vec<QuarantineRow> = rows.iter().map(quarantine_row).collect();
     let next = if items.len() > filter.limit {
         items.truncate(filter.limit);

@@ -144,7 +144,7 @@ impl Step<'_> {
             name("events", table)
         );
         let mark = self.mark().await?;
-        let (mut seqs, mut bytes, mut after) = (BTreeSet::new(), 0, 0);
+        let (mut seqs, mut bytes, mut after) = (BTreeSet::new(), 0_i64, 0_i64);
         loop {
             let row = self.conn.client().query_one(&sql, &[&after, &PIECE_ROWS]).await?;
             seqs.extend(row.get::<_, Option<Vec<Seq>>>(2).unwrap_or_default());
