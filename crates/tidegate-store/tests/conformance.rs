@@ -1,11 +1,14 @@
-//! The embedded store keeps the contract: called where the caller is, as in simulation, and on the blocking pool, as
-//! in production, where calls really meet each other.
+//! Both stores keep the contract. The embedded one is called where the caller is, as in simulation, and on the blocking
+//! pool, as in production, where calls really meet each other.
 
 mod harness;
+#[path = "harness/postgres.rs"]
+mod postgres;
 
 use std::sync::Arc;
 
 use harness::Sqlite;
+use postgres::Postgres;
 use tidegate_store::conformance;
 use tidegate_store::sqlite::Calls;
 
@@ -17,4 +20,9 @@ fn sqlite_inline() {
 #[test]
 fn sqlite_blocking() {
     conformance::run(|| Arc::new(Sqlite::new(Calls::Blocking)));
+}
+
+#[test]
+fn postgresql() {
+    conformance::run(|| Arc::new(Postgres::new()));
 }

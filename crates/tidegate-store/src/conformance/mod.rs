@@ -122,7 +122,8 @@ impl Case {
 /// The environment variable `CASE` picks those whose name contains it.
 pub fn run(mut make: impl FnMut() -> Arc<dyn Harness>) {
     let wanted = std::env::var("CASE").unwrap_or_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime can be built");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be built");
     let mut failed = Vec::new();
     for case in cases().into_iter().filter(|case| case.name.contains(&wanted)) {
         println!("case {}", case.name);

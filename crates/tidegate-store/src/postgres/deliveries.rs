@@ -356,6 +356,7 @@ pub(super) async fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> 
         return Ok(());
     }
     let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) = step.matched.iter().copied().unzip();
+    super::sweep::hold_past(context.conn, context.space).await?;
     insert_past(context, step, &events, &lanes).await?;
     let touched: Lanes = lanes.iter().flatten().map(|lane| (step.subscriber, *lane)).collect();
     let now = context.group.now;
@@ -381,6 +382,7 @@ async fn insert_past(
             "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at)
              SELECT $1 + i.place, $2, $3, i.event, 0, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $4, $4
              FROM unnest($5::bigint[], $6::bigint[]) WITH ORDINALITY AS i(event, lane, place)
+             JOIN events e ON e.seq = i.event
              ON CONFLICT (event, subscriber, replay) DO NOTHING",
             &[&block, &step.project, &step.subscriber, &context.group.now.as_ms(), &events, &lanes],
         )

@@ -49,7 +49,7 @@ use crate::{
     Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
 };
 #[cfg(feature = "conformance")]
-pub use audit::audit;
+pub use audit::{audit, end_all, remove};
 #[cfg(feature = "conformance")]
 pub use events::key_of;
 use commit::Writer;

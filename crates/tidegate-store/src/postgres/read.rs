@@ -1,45 +1,266 @@
-//! Stub.
-#![allow(unused_imports, dead_code, clippy::all)]
-use super::Shared;
-use super::write::Context;
-use super::db::{Asked, Conn, Pool};
-use crate::*;
-use std::sync::Arc;
-use tidegate_core::id::*;
+//! Deliveries as people look at them: listed, opened, traced, counted.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
+use tidegate_core::delivery::Status;
+use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
-pub(super) async fn trace(_conn: &Conn, _project: ProjectNo, _event: Seq) -> Asked<Trace> {
-    todo!()
+use tokio_postgres::Row;
+
+use super::db::{Asked, Conn};
+use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, StorePart, Trace, TraceRule};
+
+/// `held` and `cancelled` follow from the subscriber; see the schema.
+const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 THEN 'exhausted'
+        WHEN d.status = 5 THEN 'expired' WHEN d.status = 1 THEN 'sending'
+        WHEN s.deleted_at IS NOT NULL THEN 'cancelled' WHEN NOT s.active THEN 'held'
+        WHEN d.attempts > 0 THEN 'retrying' ELSE 'pending' END";
+
+/// What is held has the reason of its subscriber.
+fn columns() -> String {
+    format!(
+        "d.id, d.subscriber, s.id, {STATUS}, d.attempts, d.due_at, d.created_at, d.finished_at,
+            CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay <> 0, d.event"
+    )
 }
+
+/// Deliveries with the ids of their events, which are looked up together.
+async fn delivery_rows(conn: &Conn, rows: &[Row]) -> Asked<Vec<DeliveryRow>> {
+    let numbers: Vec<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
+    let events: Vec<Seq> = rows.iter().map(|row| row.get(11)).collect();
+    let mut ids = event_ids(conn, &numbers, &events).await?;
+    Ok(rows.iter().map(|row| delivery_row(row, ids.remove(&row.get(0)).unwrap_or_default())).collect())
+}
+
+fn delivery_row(row: &Row, events: Vec<String>) -> DeliveryRow {
+    DeliveryRow {
+        no: row.get(0),
+        subscriber: row.get(1),
+        subscriber_id: row.get(2),
+        status: Status::parse(row.get(3)).unwrap_or(Status::Pending),
+        attempts: row.get::<_, i32>(4).cast_unsigned(),
+        due_at: Timestamp::from_ms(row.get(5)),
+        created_at: Timestamp::from_ms(row.get(6)),
+        finished_at: row.get::<_, Option<i64>>(7).map(Timestamp::from_ms),
+        reason: row.get(8),
+        lane: row.get(9),
+        replay: row.get(10),
+        events,
+    }
+}
+
+/// Without those of events that retention has removed.
+const EVENT_IDS: &str = "SELECT c.delivery, e.id FROM
+        (SELECT i.delivery, -1 AS position, i.event FROM unnest($1::bigint[], $2::bigint[]) AS i(delivery, event)
+         UNION ALL SELECT delivery, position, event FROM delivery_events WHERE delivery = ANY($1)) c
+    JOIN events e ON e.seq = c.event ORDER BY c.delivery, c.position";
+
+async fn event_ids(
+    conn: &Conn,
+    deliveries: &[DeliveryNo],
+    first: &[Seq],
+) -> Asked<BTreeMap<DeliveryNo, Vec<String>>> {
+    let mut ids: BTreeMap<DeliveryNo, Vec<String>> = BTreeMap::new();
+    if !deliveries.is_empty() {
+        for row in conn.rows(EVENT_IDS, &[&deliveries, &first]).await? {
+            ids.entry(row.get(0)).or_default().push(row.get(1));
+        }
+    }
+    Ok(ids)
+}
+
+/// Where no index serves the question the rows of all projects are looked at, as with events.
+fn narrow(filter: &DeliveryFilter) -> &'static str {
+    match (filter.subscriber, filter.status) {
+        (Some(_), _) => "d.subscriber = $3 AND $2::bigint IS NOT NULL",
+        (None, Some(Status::Exhausted)) => "d.project = $2 AND d.status = 4 AND $3::bigint IS NULL",
+        (None, _) => "$3::bigint IS NULL AND $2::bigint IS NOT NULL",
+    }
+}
+
+/// The rows are looked at one after the other, until the page is full or enough of them have been.
+pub(super) fn list_sql(filter: &DeliveryFilter) -> String {
+    format!(
+        "SELECT {} FROM (SELECT * FROM deliveries d WHERE {} AND d.id < $1 ORDER BY d.id DESC LIMIT $4) d
+            JOIN subscribers s ON s.no = d.subscriber
+         WHERE d.project = $2 AND ($5::text IS NULL OR {STATUS} = $5) ORDER BY d.id DESC LIMIT $6",
+        columns(),
+        narrow(filter)
+    )
+}
+
+/// Where such a look ends, if there is more than it reaches.
+pub(super) fn list_end_sql(filter: &DeliveryFilter) -> String {
+    format!(
+        "SELECT d.id FROM deliveries d WHERE {} AND d.id < $1 ORDER BY d.id DESC OFFSET $4 LIMIT 1",
+        narrow(filter)
+    )
+}
+
+/// A page of deliveries, newest first. Looks at a bounded number of rows; a rare hit may need several pages.
 pub(super) async fn list(
-    _conn: &Conn,
-    _project: ProjectNo,
-    _filter: &DeliveryFilter,
+    conn: &Conn,
+    project: ProjectNo,
+    filter: &DeliveryFilter,
 ) -> Asked<Page<DeliveryRow>> {
-    todo!()
+    let before = filter.before.unwrap_or(DeliveryNo::MAX);
+    let looked = PAGE_ROWS_SCANNED_MAX as i64;
+    let status = filter.status.map(Status::name);
+    let more = filter.limit as i64 + 1;
+    let values: super::db::Values<'_> = &[&before, &project, &filter.subscriber, &looked, &status, &more];
+    let mut rows = conn.rows(&list_sql(filter), values).await?;
+    let next = if rows.len() > filter.limit {
+        rows.truncate(filter.limit);
+        rows.last().map(|row| row.get(0))
+    } else {
+        let values: super::db::Values<'_> = &[&before, &project, &filter.subscriber, &(looked - 1)];
+        conn.row(&list_end_sql(filter), values).await?.map(|row| row.get(0))
+    };
+    Ok(Page { items: delivery_rows(conn, &rows).await?, next })
 }
+
+const ATTEMPTS: &str =
+    "SELECT n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response
+    FROM attempts WHERE delivery = $1 ORDER BY n";
+
 pub(super) async fn one(
-    _conn: &Conn,
-    _project: ProjectNo,
-    _no: DeliveryNo,
+    conn: &Conn,
+    project: ProjectNo,
+    no: DeliveryNo,
 ) -> Asked<Option<(DeliveryRow, Vec<AttemptRow>)>> {
-    todo!()
+    let Some(delivery) = among(conn, project, vec![no]).await?.pop() else { return Ok(None) };
+    let attempts = conn.rows(ATTEMPTS, &[&no]).await?.iter().map(attempt_row).collect();
+    Ok(Some((delivery, attempts)))
 }
+
+/// Those of these deliveries that are the project's.
 pub(super) async fn among(
-    _conn: &Conn,
-    _project: ProjectNo,
-    _numbers: Vec<DeliveryNo>,
+    conn: &Conn,
+    project: ProjectNo,
+    numbers: Vec<DeliveryNo>,
 ) -> Asked<Vec<DeliveryRow>> {
-    todo!()
+    let sql = format!(
+        "SELECT {} FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
+         WHERE d.id = ANY($1) AND d.project = $2 ORDER BY d.id",
+        columns()
+    );
+    delivery_rows(conn, &conn.rows(&sql, &[&numbers, &project]).await?).await
 }
-pub(super) async fn dead_letters(_conn: &Conn, _at_most: u64) -> Asked<u64> {
-    todo!()
+
+fn attempt_row(row: &Row) -> AttemptRow {
+    let us = |column| row.get::<_, Option<i64>>(column).map(microseconds);
+    let attempt = Attempt {
+        at: Timestamp::from_ms(row.get(1)),
+        status: row.get::<_, Option<i32>>(2).and_then(|status| u16::try_from(status).ok()),
+        error: row.get::<_, Option<&str>>(3).and_then(ErrorClass::parse),
+        detail: String::from_utf8_lossy(row.get(4)).into_owned(),
+        phases: Phases {
+            dns_us: us(5),
+            connect_us: us(6),
+            tls_us: us(7),
+            wait_us: us(8),
+            total_us: microseconds(row.get(9)),
+        },
+        response: row.get::<_, Option<&str>>(10).and_then(|text| serde_json::from_str(text).ok()),
+    };
+    AttemptRow { n: row.get::<_, i32>(0).cast_unsigned(), attempt }
 }
-pub(super) async fn backlog(_conn: &Conn) -> Asked<Backlog> {
-    todo!()
+
+fn microseconds(kept: i64) -> u32 {
+    u32::try_from(kept).unwrap_or(u32::MAX)
 }
-pub(super) async fn backlogs(_conn: &Conn) -> Asked<Vec<(SubscriberNo, Backlog)>> {
-    todo!()
+
+/// What was made with an event or later, and what carries it among others.
+pub(super) fn trace_sql() -> String {
+    format!(
+        "SELECT {} FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
+         WHERE d.project = $2 AND d.id = ANY(ARRAY(SELECT id FROM deliveries WHERE event = $1
+            UNION SELECT delivery FROM delivery_events WHERE event = $1)) ORDER BY d.id",
+        columns()
+    )
 }
-pub(super) async fn sizes(_conn: &Conn) -> Asked<Vec<StorePart>> {
-    todo!()
+
+pub(super) const RULES: &str = "SELECT s.no, s.id, v.definition FROM subscribers s
+    JOIN events e ON e.seq = $1 AND e.project = s.project
+    LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
+        (SELECT max(w.version) FROM subscriber_versions w
+         WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
+    WHERE s.project = $2 AND (s.deleted_at IS NULL OR s.created_version <= e.version)
+        AND (v.version IS NULL OR v.definition IS NOT NULL) ORDER BY s.no";
+
+pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<Trace> {
+    let deliveries = conn.rows(&trace_sql(), &[&event, &project]).await?;
+    let rules = conn.rows(RULES, &[&event, &project]).await?;
+    let rule =
+        |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
+    Ok(Trace { deliveries: delivery_rows(conn, &deliveries).await?, rules: rules.iter().map(rule).collect() })
+}
+
+pub(super) const WAITING: &str = "SELECT s.no, s.active,
+        (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.status = 0)
+        + (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.lane IS NOT NULL AND d.status < 3
+            AND d.status = 2)
+    FROM subscribers s WHERE s.deleted_at IS NULL ORDER BY s.no";
+
+pub(super) const EXHAUSTED: &str =
+    "SELECT subscriber, count(*) FROM deliveries WHERE status = 4 GROUP BY subscriber";
+
+/// Per subscriber that is not deleted; what is exhausted counts also for those that are.
+pub(super) async fn backlogs(conn: &Conn) -> Asked<Vec<(SubscriberNo, Backlog)>> {
+    let exhausted = conn.rows(EXHAUSTED, &[]).await?;
+    let exhausted: BTreeMap<SubscriberNo, u64> =
+        exhausted.iter().map(|row| (row.get(0), count(row, 1))).collect();
+    let waiting = conn.rows(WAITING, &[]).await?;
+    let backlog = |row: &Row| {
+        let (no, waiting) = (row.get(0), count(row, 2));
+        let (waiting, held) = if row.get(1) { (waiting, 0) } else { (0, waiting) };
+        (no, Backlog { waiting, held, exhausted: exhausted.get(&no).copied().unwrap_or(0) })
+    };
+    Ok(waiting.iter().map(backlog).collect())
+}
+
+fn count(row: &Row, column: usize) -> u64 {
+    row.get::<_, i64>(column).unsigned_abs()
+}
+
+pub(super) const DEAD_LETTERS: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE status = 4 LIMIT $1) d";
+
+pub(super) async fn dead_letters(conn: &Conn, at_most: u64) -> Asked<u64> {
+    let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+    Ok(count(&conn.only(DEAD_LETTERS, &[&at_most]).await?, 0))
+}
+
+pub(super) async fn backlog(conn: &Conn) -> Asked<Backlog> {
+    let mut backlog = Backlog { exhausted: dead_letters(conn, u64::MAX).await?, ..Backlog::default() };
+    for row in conn.rows(WAITING, &[]).await? {
+        *(if row.get(1) { &mut backlog.waiting } else { &mut backlog.held }) += count(&row, 2);
+    }
+    Ok(backlog)
+}
+
+/// The tables of each part, by the beginning of their names; the last is the rest.
+const PARTS: [(&str, &str); 5] = [
+    ("events", "events"),
+    ("deliveries", "deliver"),
+    ("attempts", "attempts"),
+    ("ids", "dedupe"),
+    ("rest", ""),
+];
+
+const SIZES: &str = "SELECT relname, pg_total_relation_size(oid) FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'";
+
+/// With their indexes, and all periods together.
+pub(super) async fn sizes(conn: &Conn) -> Asked<Vec<StorePart>> {
+    let mut parts = PARTS.map(|(name, _)| StorePart { name, bytes: 0 });
+    for row in conn.rows(SIZES, &[]).await? {
+        let table: &str = row.get(0);
+        let part = PARTS.iter().position(|(_, begin)| table.starts_with(begin)).unwrap_or(PARTS.len() - 1);
+        // A table that was dropped meanwhile has no size.
+        parts[part].bytes += row.get::<_, Option<i64>>(1).map_or(0, i64::unsigned_abs);
+    }
+    Ok(parts.into())
 }

@@ -1,17 +1,70 @@
-//! Stub.
-#![allow(unused_imports, dead_code, clippy::all)]
-use super::Shared;
-use super::write::Context;
-use super::db::{Asked, Conn, Pool};
-use crate::*;
-use std::sync::Arc;
-use tidegate_core::id::*;
+//! Replays: an event sent once more, as a delivery of its own.
+//!
+//! A replay is marked, has an id of its own and stands in its lane behind whatever waits there. The delivery that it
+//! repeats stays as it is.
+
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
+
+use super::db::{Asked, Conn};
+use super::lanes::{self, Lanes};
+use super::write::DRAW;
+use super::{configuration, sweep};
+use crate::{Error, Replay};
+
+/// Makes the replays of one event, in the order of their routes.
 pub(super) async fn replay(
-    _conn: &Conn,
-    _space: i32,
-    _replay: &Replay,
-    _now: Timestamp,
+    conn: &Conn,
+    space: i32,
+    replay: &Replay,
+    now: Timestamp,
 ) -> Asked<Vec<DeliveryNo>> {
-    todo!()
+    let current = configuration::hold(conn, space).await?;
+    if replay.version != current {
+        return Err(Error::Stale { routed: replay.version, current }.into());
+    }
+    let wanted: Vec<(Seq, Route)> = replay.routes.iter().map(|route| (replay.event, *route)).collect();
+    lanes::lock(conn, space, &lanes_of(&wanted)).await?;
+    let made = insert(conn, space, replay.project, &wanted, now).await?;
+    if made.len() < wanted.len() {
+        return Err(Error::NotFound.into());
+    }
+    Ok(made.into_iter().map(|(no, _)| no).collect())
+}
+
+/// The lanes that replays will stand in, to be locked first.
+pub(super) fn lanes_of(wanted: &[(Seq, Route)]) -> Lanes {
+    wanted.iter().filter_map(|(_, route)| Some((route.subscriber, route.lane?))).collect()
+}
+
+const INSERT: &str =
+    "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at)
+    SELECT $1 + i.place, $2, i.subscriber, i.event, $1 + i.place, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $3, $3
+    FROM unnest($4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS i(event, subscriber, lane, place)
+    JOIN events e ON e.seq = i.event AND e.project = $2
+    RETURNING id, subscriber";
+
+/// Creates replays: due, or waiting for their turn in their lanes, which are locked. Passes over events that are gone.
+/// Says which it made, in order, and for whom.
+pub(super) async fn insert(
+    conn: &Conn,
+    space: i32,
+    project: ProjectNo,
+    wanted: &[(Seq, Route)],
+    now: Timestamp,
+) -> Asked<Vec<(DeliveryNo, SubscriberNo)>> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    sweep::hold_past(conn, space).await?;
+    let block: i64 = conn.only(DRAW, &[]).await?.get(0);
+    let events: Vec<Seq> = wanted.iter().map(|(event, _)| *event).collect();
+    let subscribers: Vec<SubscriberNo> = wanted.iter().map(|(_, route)| route.subscriber).collect();
+    let lanes: Vec<Option<Lane>> = wanted.iter().map(|(_, route)| route.lane).collect();
+    let rows = conn.rows(INSERT, &[&block, &project, &now.as_ms(), &events, &subscribers, &lanes]).await?;
+    let mut made: Vec<(DeliveryNo, SubscriberNo)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    made.sort_unstable();
+    lanes::make_next_due(conn, &lanes_of(wanted), now).await?;
+    Ok(made)
 }

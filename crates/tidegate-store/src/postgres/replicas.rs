@@ -75,7 +75,7 @@ pub(super) async fn leave(conn: &Conn, space: i32, incarnation: Incarnation, now
 }
 
 /// From here on no group of that life is written any more; one that is under way is waited for.
-async fn end(
+pub(super) async fn end(
     conn: &Conn,
     space: i32,
     incarnation: Incarnation,

@@ -1,0 +1,310 @@
+//! Retention of what is partitioned: periods of events and of attempts are dropped, not deleted.
+//!
+//! A period of events that is over and old enough goes in three moves. First it is looked through, piece by piece and
+//! in nobody's way, for events that a delivery still needs. Then, in one short transaction that everybody waits for,
+//! it is detached and those events are put back, into the partition for what must outlive its period. Last, the ids
+//! of the others are given free, a few at a time, and the table is dropped.
+//!
+//! What outlived its period goes row by row, when nobody needs it any more. So does a period of which too much is needed
+//! to be moved while everybody waits. Nobody makes deliveries of past events while rows are judged, see
+//! [`hold_past`](super::hold_past).
+
+use std::collections::BTreeSet;
+
+use tidegate_core::id::Seq;
+use tidegate_core::time::Timestamp;
+use tokio_postgres::error::SqlState;
+
+use super::{PAST, Step};
+use crate::Sweep;
+use crate::postgres::db::{Asked, Fault};
+
+/// Rows that are moved at most while everybody waits, and their bytes.
+const MOVED_MAX: usize = 10_000;
+const MOVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
+/// Rows of a period looked through in one go.
+const PIECE_ROWS: i64 = 5_000;
+
+/// How long everybody may have to wait behind a detachment that waits itself.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
+
+/// Whether a delivery that may still be sent carries the event `e`.
+const NEEDED: &str = "(EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.seq AND d.status IN (0, 1, 2, 4))
+        OR EXISTS (SELECT 1 FROM delivery_events m JOIN deliveries d ON d.id = m.delivery
+            WHERE m.event = e.seq AND d.status IN (0, 1, 2, 4)))";
+
+/// A table that holds, or held, one period.
+struct Table {
+    period: i64,
+    is_attached: bool,
+}
+
+/// Events that must outlive their period.
+struct Needed {
+    seqs: BTreeSet<Seq>,
+    /// All deliveries up to this number have been looked at.
+    mark: i64,
+}
+
+impl Step<'_> {
+    /// Tables of one kind, oldest first.
+    async fn tables(&self, kind: &str) -> Asked<Vec<Table>> {
+        let sql = "SELECT substr(c.relname, length($1) + 2)::bigint, EXISTS
+                (SELECT 1 FROM pg_inherits i WHERE i.inhrelid = c.oid) FROM pg_class c
+            WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+                AND c.relname ~ ('^' || $1 || '_[0-9]+$') ORDER BY 1";
+        let rows = self.conn.rows(sql, &[&kind]).await?;
+        Ok(rows.iter().map(|row| Table { period: row.get(0), is_attached: row.get(1) }).collect())
+    }
+
+    fn first_no(&self, table: &Table) -> i64 {
+        self.periods.first_no(table.period)
+    }
+
+    fn last_no(&self, table: &Table) -> i64 {
+        self.periods.first_no(table.period + 1) - 1
+    }
+
+    /// When a period is over.
+    fn end_of(&self, table: &Table) -> Timestamp {
+        let length = i64::try_from(self.periods.length.as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_ms(length.saturating_mul(table.period + 1))
+    }
+
+    /// Goes on behind a number. Between two periods that are still there lies what has outlived others.
+    pub(super) async fn remove_events(&mut self, after: Seq) -> Asked<Sweep> {
+        let tables = self.tables("events").await?;
+        let table = tables.iter().find(|table| self.last_no(table) > after);
+        let first = table.map(|table| self.first_no(table));
+        let Some(table) = table.filter(|table| self.first_no(table) - 1 <= after) else {
+            let until = first.map_or(Seq::MAX, |first| first - 1);
+            let go_on = self.remove_rows("events_kept", after, until).await?;
+            return Ok(
+                go_on.map_or(first.map_or(Sweep::Rest, |first| Sweep::Events(first - 1)), Sweep::Events)
+            );
+        };
+        let last = self.last_no(table);
+        let go_on = if !table.is_attached {
+            self.forget(table, after).await?
+        } else if after == self.first_no(table) - 1 {
+            return self.begin(table).await;
+        } else {
+            self.remove_rows(&name("events", table), after, last).await?
+        };
+        Ok(Sweep::Events(go_on.unwrap_or(last)))
+    }
+
+    /// Detaches a period if its time has come.
+    async fn begin(&mut self, table: &Table) -> Asked<Sweep> {
+        let (before, last) = (self.first_no(table) - 1, self.last_no(table));
+        let newest = self.newest(table).await?;
+        let end = self.end_of(table);
+        let due = newest.map_or(end, |newest| newest.plus(self.terms.events).max(end));
+        if due > self.now {
+            // Later periods are younger.
+            newest.into_iter().for_each(|_| self.out.due_at(due));
+            return Ok(Sweep::Rest);
+        }
+        let Some(needed) = self.needed(table).await? else {
+            let go_on = self.remove_rows(&name("events", table), before, last).await?;
+            return Ok(Sweep::Events(go_on.unwrap_or(last)));
+        };
+        if !needed.seqs.is_empty() {
+            self.look_again();
+        }
+        if self.detach_events(table, needed).await? {
+            return Ok(Sweep::Events(before));
+        }
+        self.look_again();
+        Ok(Sweep::Events(last))
+    }
+
+    /// When a delivery ends is nobody's guess: look again, but not all the time.
+    fn look_again(&mut self) {
+        self.out.due_at(self.now.plus(self.terms.events / 100));
+    }
+
+    /// When the newest event of a period was accepted. Numbers and times of two processes may be a little at odds.
+    async fn newest(&self, table: &Table) -> Asked<Option<Timestamp>> {
+        let sql = format!(
+            "SELECT max(accepted_at) FROM (SELECT accepted_at FROM {} ORDER BY seq DESC LIMIT 1000) e",
+            name("events", table)
+        );
+        let row = self.conn.client().query_one(&sql, &[]).await?;
+        Ok(row.get::<_, Option<i64>>(0).map(Timestamp::from_ms))
+    }
+
+    /// The events of a period that are needed, if they are few enough to be moved.
+    async fn needed(&self, table: &Table) -> Asked<Option<Needed>> {
+        let sql = format!(
+            "SELECT count(*), max(seq), array_agg(seq) FILTER (WHERE is_needed),
+                coalesce(sum(bytes) FILTER (WHERE is_needed), 0)::bigint
+             FROM (SELECT seq, octet_length(body) AS bytes, {NEEDED} AS is_needed FROM {} e
+                WHERE seq > $1 ORDER BY seq LIMIT $2) e",
+            name("events", table)
+        );
+        let mark = self.mark().await?;
+        let (mut seqs, mut bytes, mut after) = (BTreeSet::new(), 0_i64, 0_i64);
+        loop {
+            let row = self.conn.client().query_one(&sql, &[&after, &PIECE_ROWS]).await?;
+            seqs.extend(row.get::<_, Option<Vec<Seq>>>(2).unwrap_or_default());
+            bytes += row.get::<_, i64>(3);
+            if seqs.len() > MOVED_MAX || bytes > MOVED_BYTES_MAX {
+                return Ok(None);
+            }
+            if row.get::<_, i64>(0) < PIECE_ROWS {
+                break;
+            }
+            after = row.get(1);
+        }
+        let later = self.mark().await?;
+        seqs.extend(self.needed_since(table, mark).await?);
+        Ok(Some(Needed { seqs, mark: later }))
+    }
+
+    /// A number such that every delivery of a past event up to it is visible from here on, or will never be.
+    async fn mark(&self) -> Asked<i64> {
+        let client = self.conn.client();
+        client.batch_execute("SAVEPOINT mark").await?;
+        self.conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&self.space, &PAST]).await?;
+        let last = self.conn.only("SELECT ((last_value + 1) << 20) - 1 FROM numbers", &[]).await?.get(0);
+        // Lets go of the lock again.
+        client.batch_execute("ROLLBACK TO mark; RELEASE mark").await?;
+        Ok(last)
+    }
+
+    /// Those that deliveries need which were made after a mark.
+    async fn needed_since(&self, table: &Table, mark: i64) -> Asked<Vec<Seq>> {
+        let sql = "SELECT d.event FROM (SELECT event FROM deliveries WHERE id > $1 AND status IN (0, 1, 2, 4) OFFSET 0) d
+                WHERE d.event >= $2 AND d.event <= $3
+            UNION SELECT m.event FROM (SELECT event FROM delivery_events WHERE delivery > $1 OFFSET 0) m
+                WHERE m.event >= $2 AND m.event <= $3";
+        let rows = self.conn.rows(sql, &[&mark, &self.first_no(table), &self.last_no(table)]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Whether it could be done: whoever reads or writes events right now may take too long.
+    async fn detach_events(&self, table: &Table, mut needed: Needed) -> Asked<bool> {
+        self.detaching(async {
+            let name = name("events", table);
+            self.detach("events", &name).await?;
+            // Whoever was about to make a delivery of one of these has ended, or will not find it.
+            needed.seqs.extend(self.needed_since(table, needed.mark).await?);
+            let seqs: Vec<Seq> = needed.seqs.into_iter().collect();
+            let put_back = format!("INSERT INTO events SELECT * FROM {name} WHERE seq = ANY($1)");
+            self.conn.client().execute(&put_back, &[&seqs]).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn detach(&self, kind: &str, name: &str) -> Asked<()> {
+        let sql = format!("{LOCK_TIMEOUT}; ALTER TABLE {kind} DETACH PARTITION {name}");
+        Ok(self.conn.client().batch_execute(&sql).await?)
+    }
+
+    /// Undoes `work` if it had to wait for too long.
+    async fn detaching(&self, work: impl Future<Output = Asked<()>>) -> Asked<bool> {
+        let client = self.conn.client();
+        client.batch_execute("SAVEPOINT detaching").await?;
+        match work.await {
+            Ok(()) => Ok(true),
+            Err(Fault::Database(error)) if has_waited(&error) => {
+                client.batch_execute("ROLLBACK TO detaching").await?;
+                tracing::debug!("a period is dropped another time: others are using it");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives free the ids of what is gone with a detached period, and drops it at the end. Says where to go on.
+    async fn forget(&mut self, table: &Table, after: Seq) -> Asked<Option<Seq>> {
+        let name = name("events", table);
+        let sql = format!(
+            "WITH e AS MATERIALIZED (SELECT seq, key_high, key_low, EXISTS (SELECT 1 FROM events k WHERE k.seq = g.seq) AS is_kept
+                FROM {name} g WHERE seq > $1 ORDER BY seq LIMIT $2),
+             free AS (DELETE FROM dedupe d USING e WHERE NOT e.is_kept AND d.key_high = e.key_high
+                AND d.key_low = e.key_low AND d.event = e.seq)
+             SELECT count(*), count(*) FILTER (WHERE NOT is_kept), max(seq) FROM e"
+        );
+        let row = self.conn.client().query_one(&sql, &[&after, &self.limit()]).await?;
+        self.out.events += row.get::<_, i64>(1).unsigned_abs();
+        if row.get::<_, i64>(0) < self.limit() {
+            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            return Ok(None);
+        }
+        Ok(row.get(2))
+    }
+
+    /// Removes events one by one, with their ids. Says where to go on.
+    async fn remove_rows(&mut self, name: &str, after: Seq, until: Seq) -> Asked<Option<Seq>> {
+        // In this order: whoever makes deliveries of past events may wait for the table, but not with the table in hand.
+        self.conn.client().batch_execute(&format!("LOCK TABLE {name} IN ROW EXCLUSIVE MODE")).await?;
+        self.conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&self.space, &PAST]).await?;
+        let sql = format!(
+            "SELECT seq, accepted_at, {NEEDED} FROM {name} e WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+        );
+        let rows = self.conn.client().query(&sql, &[&after, &until, &self.limit()]).await?;
+        let mut gone: Vec<Seq> = Vec::new();
+        for row in &rows {
+            let due = Timestamp::from_ms(row.get(1)).plus(self.terms.events);
+            if due > self.now {
+                self.out.due_at(due);
+            } else if row.get(2) {
+                self.look_again();
+            } else {
+                gone.push(row.get(0));
+            }
+        }
+        if !gone.is_empty() {
+            let sql = format!(
+                "WITH gone AS (DELETE FROM {name} WHERE seq = ANY($1) RETURNING seq, key_high, key_low)
+                 DELETE FROM dedupe d USING gone
+                 WHERE d.key_high = gone.key_high AND d.key_low = gone.key_low AND d.event = gone.seq"
+            );
+            self.conn.client().execute(&sql, &[&gone]).await?;
+            self.out.events += gone.len() as u64;
+        }
+        Ok(rows.last().filter(|_| rows.len() == self.limit).map(|row| row.get(0)))
+    }
+
+    /// Drops the oldest period of attempts whose deliveries have gone, or nearly all: the attempts of the others are put
+    /// back, into the partition for what must outlive its period. Says whether there was one.
+    pub(super) async fn drop_attempts(&mut self) -> Asked<bool> {
+        for table in self.tables("attempts").await? {
+            if self.end_of(&table).plus(self.terms.deliveries) > self.now {
+                break;
+            }
+            let sql = "SELECT id FROM deliveries WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3";
+            let more = MOVED_MAX as i64 + 1;
+            let rows = self.conn.rows(sql, &[&self.first_no(&table), &self.last_no(&table), &more]).await?;
+            if rows.len() > MOVED_MAX {
+                continue;
+            }
+            let left: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+            return self.drop_attempts_of(&table, &left).await;
+        }
+        Ok(false)
+    }
+
+    async fn drop_attempts_of(&self, table: &Table, left: &[i64]) -> Asked<bool> {
+        self.detaching(async {
+            let name = name("attempts", table);
+            self.detach("attempts", &name).await?;
+            let put_back = format!("INSERT INTO attempts SELECT * FROM {name} WHERE delivery = ANY($1)");
+            self.conn.client().execute(&put_back, &[&left]).await?;
+            Ok(self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?)
+        })
+        .await
+    }
+}
+
+fn name(kind: &str, table: &Table) -> String {
+    format!("{kind}_{}", table.period)
+}
+
+/// Others stood in the way for longer than they may be held up.
+fn has_waited(error: &tokio_postgres::Error) -> bool {
+    matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED))
+}
