@@ -83,9 +83,9 @@ const REMOVE: &str = "WITH gone AS (DELETE FROM deliveries WHERE id = ANY(ARRAY(
             SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id = ANY($1)
                 AND (d.status IN (3, 5) AND d.finished_at <= $2 OR d.status IN (0, 2, 4) AND s.deleted_at <= $2)
             FOR UPDATE OF d SKIP LOCKED)) RETURNING id),
-        tried AS (DELETE FROM attempts_kept USING gone WHERE delivery = gone.id),
-        frozen AS (DELETE FROM delivery_bodies USING gone WHERE delivery = gone.id),
-        others AS (DELETE FROM delivery_events USING gone WHERE delivery = gone.id)
+        tried AS (DELETE FROM attempts_kept WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
+        frozen AS (DELETE FROM delivery_bodies WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
+        others AS (DELETE FROM delivery_events WHERE delivery = ANY(ARRAY(SELECT id FROM gone)))
     SELECT count(*) FROM gone";
 
 impl Step<'_> {
