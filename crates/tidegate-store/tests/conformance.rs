@@ -4,6 +4,8 @@
 mod harness;
 #[path = "harness/postgres.rs"]
 mod postgres;
+#[path = "harness/schema.rs"]
+mod schema;
 
 use std::sync::Arc;
 

@@ -23,7 +23,8 @@ CREATE SEQUENCE incarnations AS BIGINT;
 CREATE TABLE replicas (
     incarnation BIGINT PRIMARY KEY,
     session     BIGINT NOT NULL DEFAULT 0,
-    written     BIGINT NOT NULL DEFAULT 0    -- the last group it wrote
+    written     BIGINT NOT NULL DEFAULT 0,   -- the last group it wrote
+    at          BIGINT NOT NULL DEFAULT 0    -- and when that was
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 
 -- Who lives, apart from the above so that a beat never waits for a group.
@@ -92,10 +93,10 @@ CREATE TABLE events (
     time        BIGINT NOT NULL,
     key_high    BIGINT NOT NULL,             -- its look-up key, see dedupe
     key_low     BIGINT NOT NULL,
-    source      TEXT NOT NULL,
-    id          TEXT NOT NULL,
-    type        TEXT NOT NULL,
-    subject     TEXT,
+    source      BYTEA NOT NULL,              -- texts as bytes: those of the database have no NUL
+    id          BYTEA NOT NULL,
+    type        BYTEA NOT NULL,
+    subject     BYTEA,
     body        BYTEA NOT NULL,
     PRIMARY KEY (seq)
 ) PARTITION BY RANGE (seq);

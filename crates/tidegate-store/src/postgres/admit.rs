@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::event::Fingerprint;
 use tokio_postgres::Row;
 
-use super::write::{Context, DRAW};
 use super::db::{Asked, Conn};
 use super::events::Key;
 use super::quarantine;
 use super::submit::{Columns, Entry};
+use super::write::{Context, DRAW};
 use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 
 /// Who has an id: the event's number and its unit's fingerprint.

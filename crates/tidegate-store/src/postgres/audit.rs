@@ -84,7 +84,7 @@ const RULES: [(&str, &str); 20] = [
     ),
     (
         "an id is unique in its project and source",
-        "SELECT project || '/' || source || '/' || id FROM events GROUP BY project, source, id HAVING count(*) > 1",
+        "SELECT project || '/' || encode(source, 'escape') || '/' || encode(id, 'escape') FROM events GROUP BY project, source, id HAVING count(*) > 1",
     ),
     (
         "every event is found by its id",

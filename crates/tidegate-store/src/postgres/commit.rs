@@ -333,4 +333,3 @@ fn judge(fault: Fault, conn: &Conn, routed: Version) -> Failure {
 fn told_version(error: &tokio_postgres::Error) -> Version {
     error.as_db_error().and_then(|told| told.message().parse().ok()).unwrap_or_default()
 }
-

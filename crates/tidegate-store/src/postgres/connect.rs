@@ -65,7 +65,7 @@ impl Target {
                 "schema" => schema = value.into_owned(),
                 "sslrootcert" => root = Some(value.into_owned()),
                 "sslmode" if value.starts_with("verify-") => {
-                    rest.push(("sslmode".to_owned(), "require".to_owned()))
+                    rest.push(("sslmode".to_owned(), "require".to_owned()));
                 }
                 _ => rest.push((name.into_owned(), value.into_owned())),
             }

@@ -9,15 +9,14 @@ use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::write::Context;
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
+use super::write::Context;
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
-/// The states of a row; see the schema.
+/// The states of a row that are spoken of outside SQL; see the schema.
 pub(super) const DUE: i16 = 0;
 pub(super) const CLAIMED: i16 = 1;
-pub(super) const WAITING: i16 = 2;
 pub(super) const DELIVERED: i16 = 3;
 pub(super) const EXHAUSTED: i16 = 4;
 

@@ -53,16 +53,21 @@ fn high(project: ProjectNo, id: &str) -> i64 {
 
 const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
 
+/// A text that is kept as bytes.
+pub(super) fn text(row: &Row, column: usize) -> String {
+    String::from_utf8_lossy(row.get(column)).into_owned()
+}
+
 fn event_row(row: &Row) -> EventRow {
     EventRow {
         seq: row.get(0),
         version: row.get(1),
         accepted_at: Timestamp::from_ms(row.get(2)),
         time: Timestamp::from_ms(row.get(3)),
-        id: row.get(4),
-        source: row.get(5),
-        type_name: row.get(6),
-        subject: row.get(7),
+        id: text(row, 4),
+        source: text(row, 5),
+        type_name: text(row, 6),
+        subject: row.get::<_, Option<&[u8]>>(7).map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
         body: Bytes::copy_from_slice(row.get(8)),
     }
 }
@@ -73,7 +78,12 @@ pub(super) async fn by_id(conn: &Conn, project: ProjectNo, id: &str) -> Asked<Ve
         "SELECT {COLUMNS} FROM events WHERE seq = ANY(ARRAY(SELECT event FROM dedupe WHERE key_high = $1))
             AND project = $2 AND id = $3 ORDER BY seq"
     );
-    Ok(conn.rows(&sql, &[&high(project, id), &project, &id]).await?.iter().map(event_row).collect())
+    Ok(conn
+        .rows(&sql, &[&high(project, id), &project, &id.as_bytes()])
+        .await?
+        .iter()
+        .map(event_row)
+        .collect())
 }
 
 /// One event, if it is still there.
@@ -85,10 +95,14 @@ pub(super) async fn by_seqs(conn: &Conn, seqs: &[Seq]) -> Asked<Vec<EventRow>> {
 /// Without a type the rows of all projects are looked at, and counted: a project with few events in a large store must
 /// not make one page walk through everybody's.
 pub(super) fn list_sql(filter: &EventFilter) -> String {
-    let narrow = if filter.type_name.is_some() { "project = $2 AND type = $3" } else { "$3::text IS NULL" };
-    let wanted = "project = $2 AND ($5::text IS NULL OR source = $5) AND ($6::text IS NULL OR subject = $6)
+    let narrow = if filter.type_name.is_some() { "project = $2 AND type = $3" } else { "$3::bytea IS NULL" };
+    let wanted = "project = $2 AND ($5::bytea IS NULL OR source = $5) AND ($6::bytea IS NULL OR subject = $6)
         AND time >= $7 AND time < $8";
     format!("SELECT {COLUMNS}, ({wanted}) FROM events WHERE {narrow} AND seq < $1 ORDER BY seq DESC LIMIT $4")
+}
+
+fn wish(text: &Option<String>) -> Option<&[u8]> {
+    text.as_deref().map(str::as_bytes)
 }
 
 /// How many rows one question brings; a page asks as often as it must, and stops when it is full.
@@ -101,13 +115,11 @@ pub(super) async fn list(conn: &Conn, project: ProjectNo, filter: &EventFilter) 
     let (mut before, mut scanned) = (filter.before.unwrap_or(Seq::MAX), 0);
     let from = filter.from.map_or(i64::MIN, Timestamp::as_ms);
     let to = filter.to.map_or(i64::MAX, Timestamp::as_ms);
+    let (source, subject) = (wish(&filter.source), wish(&filter.subject));
     while scanned < PAGE_ROWS_SCANNED_MAX {
         let limit = ROWS_PER_QUESTION.min(PAGE_ROWS_SCANNED_MAX - scanned) as i64;
         let rows = conn
-            .rows(
-                &sql,
-                &[&before, &project, &filter.type_name, &limit, &filter.source, &filter.subject, &from, &to],
-            )
+            .rows(&sql, &[&before, &project, &wish(&filter.type_name), &limit, &source, &subject, &from, &to])
             .await?;
         for row in &rows {
             if page.items.len() == filter.limit {

@@ -231,8 +231,11 @@ async fn letters(
     let values: super::db::Values<'_> =
         &[&ids, &scope.project, &subscriber, &scope.asked_at.as_ms(), &from, &to];
     let rows = conn.rows(LETTERS, values).await?;
-    let letter =
-        |row: &Row| DeadLetter { delivery: row.get(0), subscriber: row.get(1), type_name: row.get(2) };
+    let letter = |row: &Row| DeadLetter {
+        delivery: row.get(0),
+        subscriber: row.get(1),
+        type_name: events::text(row, 2),
+    };
     Ok(rows.iter().map(letter).collect())
 }
 

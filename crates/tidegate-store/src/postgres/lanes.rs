@@ -13,9 +13,9 @@ use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::write::Context;
 use super::db::{Asked, Conn};
-use super::deliveries::{self, CLAIMED, DUE};
+use super::deliveries::{self, CLAIMED};
+use super::write::Context;
 
 /// Lanes of subscribers, in order.
 pub(super) type Lanes = BTreeSet<(SubscriberNo, Lane)>;
@@ -166,11 +166,6 @@ pub(super) async fn open_all(conn: &Conn, subscriber: SubscriberNo, now: Timesta
     let idle: Lanes = rows.iter().map(|row| (subscriber, row.get(0))).collect();
     make_next_due(conn, &idle, now).await?;
     Ok(())
-}
-
-/// What a delivery that was made, or made anew, outside a group begins as.
-pub(super) fn first_status(lane: Option<Lane>) -> i16 {
-    if lane.is_some() { deliveries::WAITING } else { DUE }
 }
 
 #[cfg(test)]

@@ -50,11 +50,11 @@ use crate::{
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
-#[cfg(feature = "conformance")]
-pub use events::key_of;
 use commit::Writer;
 use connect::Target;
-use db::Pool;
+use db::{Conn, Pool, Work};
+#[cfg(feature = "conformance")]
+pub use events::key_of;
 
 /// The shared store.
 pub struct PostgresStore {
@@ -111,6 +111,24 @@ impl Shared {
     }
 }
 
+impl PostgresStore {
+    /// A change that is no group's.
+    async fn change_at<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        work: impl for<'a> FnOnce(&'a Conn) -> Work<'a, T> + Send + 'static,
+    ) -> Result<T> {
+        let changing = self.pool.transact(move |conn| {
+            Box::pin(async move {
+                let done = work(conn).await?;
+                replicas::stamp(conn, now).await?;
+                Ok(done)
+            })
+        });
+        Ok(changing.await?)
+    }
+}
+
 #[async_trait]
 impl Store for PostgresStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
@@ -148,27 +166,21 @@ impl Store for PostgresStore {
 
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
         let space = self.shared.space;
-        Ok(self
-            .pool
-            .transact(move |conn| {
-                Box::pin(async move { deliveries::retry(conn, space, project, delivery, now).await })
-            })
-            .await?)
+        self.change_at(now, move |conn| Box::pin(deliveries::retry(conn, space, project, delivery, now)))
+            .await
     }
 
     async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered> {
-        Ok(self
-            .pool
-            .transact(move |conn| Box::pin(async move { trigger::trigger(conn, project, now).await }))
-            .await?)
+        self.change_at(now, move |conn| Box::pin(async move { trigger::trigger(conn, project, now).await }))
+            .await
     }
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
         let space = self.shared.space;
-        Ok(self
-            .pool
-            .transact(move |conn| Box::pin(async move { replay::replay(conn, space, &replay, now).await }))
-            .await?)
+        self.change_at(now, move |conn| {
+            Box::pin(async move { replay::replay(conn, space, &replay, now).await })
+        })
+        .await
     }
 
     async fn backfill(
@@ -188,17 +200,12 @@ impl Store for PostgresStore {
     }
 
     async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow> {
-        Ok(self
-            .pool
-            .transact(move |conn| Box::pin(async move { jobs::start(conn, &job, now).await }))
-            .await?)
+        self.change_at(now, move |conn| Box::pin(async move { jobs::start(conn, &job, now).await })).await
     }
 
     async fn stop_job(&self, project: ProjectNo, id: String, now: Timestamp) -> Result<StopOutcome> {
-        Ok(self
-            .pool
-            .transact(move |conn| Box::pin(async move { jobs::stop(conn, project, &id, now).await }))
-            .await?)
+        self.change_at(now, move |conn| Box::pin(async move { jobs::stop(conn, project, &id, now).await }))
+            .await
     }
 
     async fn job(&self, project: ProjectNo, id: String) -> Result<Option<JobRow>> {

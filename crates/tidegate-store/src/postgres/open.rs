@@ -43,7 +43,7 @@ impl PostgresStore {
         migrate(&target).await?;
         let conn = pool.lend().await?;
         create(&conn, &terms, now).await?;
-        let row = conn.only("SELECT salt, at, period_ms, period_bits FROM installation", &[]).await?;
+        let row = conn.only("SELECT salt, greatest(at, (SELECT max(at) FROM replicas)), period_ms, period_bits FROM installation", &[]).await?;
         let periods = Periods {
             length: Duration::from_millis(row.get::<_, i64>(2).unsigned_abs()),
             bits: row.get::<_, i32>(3).unsigned_abs(),

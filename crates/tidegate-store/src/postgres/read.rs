@@ -10,6 +10,7 @@ use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
+use super::events;
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, StorePart, Trace, TraceRule};
 
 /// `held` and `cancelled` follow from the subscriber; see the schema.
@@ -65,7 +66,7 @@ async fn event_ids(
     let mut ids: BTreeMap<DeliveryNo, Vec<String>> = BTreeMap::new();
     if !deliveries.is_empty() {
         for row in conn.rows(EVENT_IDS, &[&deliveries, &first]).await? {
-            ids.entry(row.get(0)).or_default().push(row.get(1));
+            ids.entry(row.get(0)).or_default().push(events::text(&row, 1));
         }
     }
     Ok(ids)

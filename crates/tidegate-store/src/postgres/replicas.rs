@@ -82,7 +82,12 @@ pub(super) async fn end(
     now: Timestamp,
     is_lost: bool,
 ) -> Asked<TakenOver> {
-    conn.execute("DELETE FROM replicas WHERE incarnation = $1", &[&incarnation]).await?;
+    conn.execute(
+        "WITH gone AS (DELETE FROM replicas WHERE incarnation = $1 RETURNING at)
+         UPDATE installation SET at = greatest(installation.at, gone.at, $2) FROM gone",
+        &[&incarnation, &now.as_ms()],
+    )
+    .await?;
     let held = conn
         .rows(
             "SELECT id, subscriber, lane, lost FROM deliveries WHERE status = 1 AND incarnation = $1",
@@ -96,9 +101,9 @@ pub(super) async fn end(
             (row.get(0), row.get(1), row.get(2));
         let lost = row.get::<_, i32>(3).unsigned_abs() + u32::from(is_lost);
         if lost < CLAIMS_LOST_MAX {
-            due.push(id)
+            due.push(id);
         } else {
-            aside.push(id)
+            aside.push(id);
         }
         touched.extend(lane.map(|lane| (subscriber, lane)));
     }
@@ -118,6 +123,12 @@ pub(super) async fn end(
     .await?;
     lanes::make_next_due(conn, &touched, now).await?;
     Ok(TakenOver { due: due.len() as u64, set_aside: aside.len() as u64 })
+}
+
+/// Keeps the time of a change that is no group's: no process may start with an earlier one.
+pub(super) async fn stamp(conn: &Conn, now: Timestamp) -> Asked<()> {
+    conn.execute("UPDATE installation SET at = $1 WHERE at < $1", &[&now.as_ms()]).await?;
+    Ok(())
 }
 
 /// Keeps a proof of the master key, if there is none yet; says which is kept.

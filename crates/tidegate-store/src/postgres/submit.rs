@@ -9,11 +9,11 @@ use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tokio_postgres::Row;
 
-use super::write::Context;
 use super::db::{Asked, Conn};
 use super::deliveries::{CLAIMED, DUE};
 use super::events::Key;
 use super::lanes::Lanes;
+use super::write::Context;
 use crate::RoutedUnit;
 
 /// A unit, and where it stands in its group.
@@ -38,10 +38,10 @@ pub(super) struct Columns<'a> {
     high: Vec<i64>,
     low: Vec<i64>,
     times: Vec<i64>,
-    sources: Vec<&'a str>,
-    ids: Vec<&'a str>,
-    types: Vec<&'a str>,
-    subjects: Vec<Option<&'a str>>,
+    sources: Vec<&'a [u8]>,
+    ids: Vec<&'a [u8]>,
+    types: Vec<&'a [u8]>,
+    subjects: Vec<Option<&'a [u8]>>,
     prints: Vec<&'a [u8]>,
     bodies: Vec<&'a [u8]>,
     /// Indexes of the above, in the order of keys.
@@ -64,8 +64,8 @@ pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarn
         key_high, key_low, source, id, type, subject, body)
     SELECT (SELECT currval('numbers') << 20) + i.place, i.project, $1, $2, $3, $4, i.time, i.high, i.low, i.source, i.id, i.type,
         i.subject, i.body
-    FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
-        $12::text[], $13::text[], $14::bytea[])
+    FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[],
+        $12::bytea[], $13::bytea[], $14::bytea[])
         AS i(place, project, time, high, low, source, id, type, subject, body)
     WHERE EXISTS (SELECT 1 FROM dedupe d WHERE d.key_high = i.high AND d.key_low = i.low
         AND d.event = (SELECT currval('numbers') << 20) + i.place)";
@@ -114,10 +114,10 @@ impl<'a> Columns<'a> {
             self.high.push(key.high);
             self.low.push(key.low);
             self.times.push(event.time.as_ms());
-            self.sources.push(&event.source);
-            self.ids.push(&event.id);
-            self.types.push(&event.type_name);
-            self.subjects.push(event.subject.as_deref());
+            self.sources.push(event.source.as_bytes());
+            self.ids.push(event.id.as_bytes());
+            self.types.push(event.type_name.as_bytes());
+            self.subjects.push(event.subject.as_deref().map(str::as_bytes));
             self.prints.push(&entry.routed.unit.fingerprint);
             self.bodies.push(&event.body);
             for route in routes {

@@ -22,7 +22,7 @@ pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
 
 /// Renews this life, and takes part in the configuration and in what readers must wait for.
 const ENTER: &str =
-    "WITH mine AS (UPDATE replicas SET written = $3 WHERE incarnation = $1 AND session = $2 RETURNING 1)
+    "WITH mine AS (UPDATE replicas SET written = $3, at = $7 WHERE incarnation = $1 AND session = $2 RETURNING 1)
     SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('taken over', 'TG002') END,
         pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
     FROM numbers";
@@ -150,10 +150,10 @@ async fn prepare(conn: &Conn) -> Asked<()> {
 }
 
 async fn enter(context: &Context<'_>, session: i64) -> Asked<()> {
-    let (conn, tag) = (context.conn, events::horizon_tag(context.space));
+    let (conn, tag, now) = (context.conn, events::horizon_tag(context.space), context.group.now.as_ms());
     conn.only(
         ENTER,
-        &[&context.incarnation, &session, &context.written, &context.space, &CONFIGURATION, &tag],
+        &[&context.incarnation, &session, &context.written, &context.space, &CONFIGURATION, &tag, &now],
     )
     .await?;
     Ok(())

@@ -1,15 +1,10 @@
 //! SQLite under test: each harness is a directory of its own that goes away with it.
 
-pub(crate) mod schema;
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::delivery::Job;
-use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
-use tidegate_store::{Claim, Finished, Store};
+use tidegate_store::Store;
 use tidegate_store::conformance::{Harness, Scratch};
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 
@@ -33,25 +28,5 @@ impl Harness for Sqlite {
 
     async fn audit(&self) -> Vec<String> {
         audit(self.dir.path()).expect("the store can be looked at")
-    }
-}
-
-/// The result of a first attempt at `job`.
-pub(crate) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
-    Finished {
-        claim: Claim { delivery: job.delivery, token: job.token },
-        subscriber: job.subscriber,
-        lane: job.lane,
-        n: job.attempts + 1,
-        attempt: Attempt {
-            at,
-            status: Some(200),
-            error: None,
-            detail: String::new(),
-            phases: Phases { total_us: 2_000, ..Phases::default() },
-            response: None,
-        },
-        next,
-        body: None,
     }
 }

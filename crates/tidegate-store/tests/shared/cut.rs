@@ -54,7 +54,9 @@ async fn accept(listener: TcpListener, target: String, order: Arc<AtomicU8>) {
         let there = pass(from_client, to_server, Arc::clone(&order), CUT_REQUEST);
         let back = pass(from_server, to_client, Arc::clone(&order), CUT_ANSWER);
         // Whichever ends first takes the other with it.
-        tokio::spawn(async move { tokio::select! { () = there => {}, () = back => {} } });
+        tokio::spawn(async move {
+            tokio::select! { () = there => {}, () = back => {} }
+        });
     }
 }
 

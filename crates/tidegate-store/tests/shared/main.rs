@@ -3,23 +3,28 @@
 //! several stores open on one schema, each as a process of its own would have it.
 
 mod cut;
-mod harness;
+#[path = "../harness/schema.rs"]
+mod schema;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cut::Proxy;
-use harness::schema::Schema;
+use schema::Schema;
+use tidegate_core::attempt::{Attempt, Phases};
+use tidegate_core::delivery::Job;
 use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 use tidegate_store::postgres::PostgresStore;
+use tidegate_store::postgres::connect::{Session, Target};
 use tidegate_store::{
-    Admission, Change, Committed, Error, Group, Load, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission,
-    UnitStatus,
+    Admission, Change, Claim, Committed, Error, Finished, Group, Load, NewSubscriber, Refill, Room,
+    RoutedUnit, Store, Submission, UnitStatus,
 };
+use tokio_postgres::Client;
 
 const NOW: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 
@@ -86,32 +91,83 @@ async fn follow(store: &PostgresStore, from: &mut i64, seen: &mut Vec<String>) {
 
 /// Waits until somebody waits for a lock, which is when a group is stuck half-way. Inside a transaction the answer would
 /// never change.
-async fn until_somebody_waits(client: &tokio_postgres::Client) {
+async fn until_somebody_waits(client: &Client) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'tidegate'";
     while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
         tokio::task::yield_now().await;
     }
 }
 
+/// The result of a first attempt at `job`.
+fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
+    Finished {
+        claim: Claim { delivery: job.delivery, token: job.token },
+        subscriber: job.subscriber,
+        lane: job.lane,
+        n: job.attempts + 1,
+        attempt: Attempt {
+            at,
+            status: Some(200),
+            error: None,
+            detail: String::new(),
+            phases: Phases { total_us: 2_000, ..Phases::default() },
+            response: None,
+        },
+        next,
+        body: None,
+    }
+}
+
+async fn connect(schema: &Schema) -> Session {
+    Target::parse(schema.url()).unwrap().connect().await.expect("the server can be reached")
+}
+
+/// Takes an id inside the transaction that `client` is in.
+async fn hold(client: &Client, event: &Event) {
+    let (high, low) = tidegate_store::postgres::key_of(1, event);
+    let sql = "INSERT INTO dedupe (key_high, key_low, event, fingerprint) VALUES ($1, $2, 0, '')";
+    client.execute(sql, &[&high, &low]).await.unwrap();
+}
+
+/// Lets the beat of a life be overdue.
+async fn expire(schema: &Schema, incarnation: i64) {
+    let session = connect(schema).await;
+    session.client.execute("UPDATE beats SET at = 0 WHERE incarnation = $1", &[&incarnation]).await.unwrap();
+}
+
+/// How often the server had to break a circle.
+async fn deadlocks(schema: &Schema) -> i64 {
+    let session = connect(schema).await;
+    let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    session.client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_never_passes_over_what_commits_late() {
     let schema = Schema::new();
-    let stores = [schema.open(NOW).await, schema.open(NOW).await, schema.open(NOW).await];
+    let stores = [
+        schema.open(schema.url(), NOW).await,
+        schema.open(schema.url(), NOW).await,
+        schema.open(schema.url(), NOW).await,
+    ];
     let stores = stores.map(Arc::new);
     let (mut from, mut seen) = (0, Vec::new());
-    let (session, looker) = (schema.connect().await, schema.connect().await);
+    let (session, looker) = (connect(&schema).await, connect(&schema).await);
     for round in 0..4 {
         // Somebody else's transaction holds an id that the first store's group needs: it is stuck, with its numbers drawn.
         let late = format!("late-{round}");
         session.client.batch_execute("BEGIN").await.unwrap();
-        schema.hold(&session.client, &unit(&late, Vec::new()).unit.events[0]).await;
+        hold(&session.client, &unit(&late, Vec::new()).unit.events[0]).await;
         let stuck = {
             let (store, late) = (Arc::clone(&stores[0]), late.clone());
             tokio::spawn(async move { send(&store, &[&late], &[]).await })
         };
         until_somebody_waits(&looker.client).await;
         for (index, store) in stores[1..].iter().enumerate() {
-            assert_eq!(statuses(&send(store, &[&format!("quick-{round}-{index}")], &[]).await), [UnitStatus::Accepted]);
+            assert_eq!(
+                statuses(&send(store, &[&format!("quick-{round}-{index}")], &[]).await),
+                [UnitStatus::Accepted]
+            );
         }
         follow(&stores[2], &mut from, &mut seen).await;
         assert!(!seen.contains(&late));
@@ -130,13 +186,13 @@ async fn a_reader_never_passes_over_what_commits_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     let schema = Schema::new();
-    let (dead, alive) = (schema.open(NOW).await, schema.open(NOW).await);
+    let (dead, alive) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let to = Route { subscriber: subscriber(&alive).await, lane: None };
     let held = send(&dead, &["1", "2"], &[to]).await.jobs;
     assert_eq!(held.len(), 2);
     let found = alive.take_over(dead.incarnation(), NOW).await.unwrap();
     assert_eq!(found.due, 0, "its beat is fresh");
-    schema.expire(dead.incarnation()).await;
+    expire(&schema, dead.incarnation()).await;
     let beat = alive.beat(Load::default()).await.unwrap();
     assert_eq!((beat.expired.as_slice(), beat.rank()), (&[dead.incarnation()][..], Some(0)));
     assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 2);
@@ -145,7 +201,7 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     let taken = Group { now: NOW, refills, room: Room::new(1 << 20), ..Group::default() };
     assert_eq!(alive.commit(Arc::new(taken)).await.unwrap().jobs.len(), 2);
     // It comes back: neither its results nor new events of its old life count.
-    let results = held.iter().map(|job| harness::finished(job, Next::Delivered, NOW)).collect();
+    let results = held.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let stale = Group { now: NOW, results, ..Group::default() };
     assert!(matches!(dead.commit(Arc::new(stale)).await, Err(Error::Fenced)));
     let late = group(&dead, &["3"], &[to]).await;
@@ -160,7 +216,7 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_that_ends_in_good_order_leaves_nothing_behind() {
     let schema = Schema::new();
-    let (one, two) = (schema.open(NOW).await, schema.open(NOW).await);
+    let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let to = Route { subscriber: subscriber(&one).await, lane: Some(7) };
     assert_eq!(send(&one, &["1", "2"], &[to]).await.jobs.len(), 1, "one of a lane at a time");
     one.leave(NOW).await.unwrap();
@@ -171,10 +227,10 @@ async fn a_life_that_ends_in_good_order_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_answer_is_lost_is_adopted() {
     let schema = Schema::new();
-    let other = schema.open(NOW).await;
+    let other = schema.open(schema.url(), NOW).await;
     let to = Route { subscriber: subscriber(&other).await, lane: None };
     let proxy = Proxy::to(schema.url()).await;
-    let store = schema.open_at(&proxy.url(), NOW).await;
+    let store = schema.open(&proxy.url(), NOW).await;
     assert_eq!(statuses(&send(&store, &["0"], &[to]).await), [UnitStatus::Accepted]);
     let group = group(&store, &["1", "0", "2"], &[to]).await;
     proxy.cut_at_next_commit(true);
@@ -182,7 +238,7 @@ async fn a_commit_whose_answer_is_lost_is_adopted() {
     assert!(proxy.has_cut(), "the answer was lost");
     assert_eq!(statuses(&committed), [UnitStatus::Accepted, UnitStatus::Duplicate, UnitStatus::Accepted]);
     assert_eq!(committed.jobs.len(), 2, "what it claimed is handed over all the same");
-    let results = committed.jobs.iter().map(|job| harness::finished(job, Next::Delivered, NOW)).collect();
+    let results = committed.jobs.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let done = store.commit(Arc::new(Group { now: NOW, results, ..Group::default() })).await.unwrap();
     assert_eq!(done.stale, 0);
 }
@@ -191,7 +247,7 @@ async fn a_commit_whose_answer_is_lost_is_adopted() {
 async fn a_commit_that_never_arrived_is_refused_and_leaves_nothing() {
     let schema = Schema::new();
     let proxy = Proxy::to(schema.url()).await;
-    let store = schema.open_at(&proxy.url(), NOW).await;
+    let store = schema.open(&proxy.url(), NOW).await;
     send(&store, &["0"], &[]).await;
     let group = group(&store, &["1"], &[]).await;
     proxy.cut_at_next_commit(false);
@@ -206,8 +262,8 @@ async fn a_commit_that_never_arrived_is_refused_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_events_at_two_processes_are_accepted_once_and_nobody_is_stuck() {
     let schema = Schema::new();
-    let stores = [schema.open(NOW).await, schema.open(NOW).await].map(Arc::new);
-    let before = schema.deadlocks().await;
+    let stores = [schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await].map(Arc::new);
+    let before = deadlocks(&schema).await;
     let mut accepted = 0;
     for round in 0..30 {
         let ids: Vec<String> = (0..40).map(|n| format!("{round}-{n}")).collect();
@@ -226,14 +282,14 @@ async fn the_same_events_at_two_processes_are_accepted_once_and_nobody_is_stuck(
         }
     }
     assert_eq!(accepted, 30 * 40, "each once");
-    assert_eq!(schema.deadlocks().await, before);
+    assert_eq!(deadlocks(&schema).await, before);
 }
 
 /// A configuration that was answered binds the next event at every process.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_at_one_binds_the_next_event_at_all() {
     let schema = Schema::new();
-    let (one, two) = (schema.open(NOW).await, schema.open(NOW).await);
+    let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let routed = group(&two, &["1"], &[]).await;
     subscriber(&one).await;
     let refused = two.commit(Arc::new(routed)).await;
@@ -245,8 +301,8 @@ async fn a_change_at_one_binds_the_next_event_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_caller_leaves_no_transaction_open() {
     let schema = Schema::new();
-    let store = Arc::new(schema.open(NOW).await);
-    let session = schema.connect().await;
+    let store = Arc::new(schema.open(schema.url(), NOW).await);
+    let session = connect(&schema).await;
     for n in 0..20 {
         let group = group(&store, &[&format!("{n}")], &[]).await;
         let store = Arc::clone(&store);
