@@ -1,4 +1,4 @@
-//! Development commands: `cargo xtask run | test | tidy | verifiers | schemathesis | sim | fuzz | bench | chaos`.
+//! Development commands: `cargo xtask run | test | services | tidy | verifiers | schemathesis | sim | fuzz | bench | chaos`.
 //!
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
 //! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
@@ -13,6 +13,7 @@ mod prng;
 mod run;
 mod schemathesis;
 mod server;
+mod services;
 mod sim;
 mod test;
 mod tidy;
@@ -41,6 +42,8 @@ enum Command {
     },
     /// Run everything a change must pass
     Test,
+    /// Start throw-away PostgreSQL and Redis, for a shell or for one command
+    Services(services::Arguments),
     /// Check the sources for what compilers and linters do not see
     Tidy,
     /// Check deliveries with the public Standard Webhooks packages of Python and JavaScript
@@ -98,6 +101,7 @@ fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run { args } => run::run(&args),
         Command::Test => test::run(),
+        Command::Services(arguments) => services::run(&arguments),
         Command::Tidy => tidy::run(),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Schemathesis { binary, seconds } => schemathesis::run(binary, seconds).map(drop),
