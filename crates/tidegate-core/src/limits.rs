@@ -148,6 +148,9 @@ pub const DEAD_LETTERS_MANY: u64 = 100;
 /// How old the answer of `/readyz` about stuck work and dead letters may be: whoever asks often shall not burden the
 /// store.
 pub const TROUBLE_LOOK_EVERY_MS: u64 = 2_000;
+/// After the backlog was counted, this many times what it took pass before it is counted again: counting costs a
+/// twentieth of a core at most, however large the backlog is and however many scrape.
+pub const COUNT_REST_FACTOR: u32 = 20;
 /// Jobs of one project that run at once: each keeps a step's worth of rows in memory.
 pub const JOBS_RUNNING_PER_PROJECT_MAX: usize = 8;
 /// Dead letters that one job may name; more are selected by subscriber, type and time.

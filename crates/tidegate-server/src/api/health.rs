@@ -169,14 +169,13 @@ async fn dead_letters(app: &App) -> Check {
 
 /// Everything that is counted, in the text format of Prometheus.
 pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> Answer {
-    let backlogs = app.parts.store.backlogs().await?;
+    let figures = app.census.figures(&app.parts.store, &app.parts.clock).await?;
     let sizes = app.parts.store.sizes().await?;
-    let backlog = app.parts.store.backlog().await?;
-    let mut text =
-        app.parts.metrics.render(app.pipeline.desk.in_flight(), app.pipeline.desk.breakers_open(), backlog);
+    let desk = &app.pipeline.desk;
+    let mut text = app.parts.metrics.render(desk.in_flight(), desk.breakers_open(), figures.all);
     let scrape = Scrape {
         roster: &app.parts.rosters.current(),
-        backlogs: &backlogs,
+        backlogs: &figures.each,
         sizes: &sizes,
         streams: app.parts.watch.open(),
         spans: app.parts.spans.is_on().then(|| app.parts.spans.counts()),

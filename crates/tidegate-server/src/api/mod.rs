@@ -2,6 +2,7 @@
 
 mod auth;
 mod catalog;
+mod census;
 mod declare;
 mod deliveries;
 mod encoding;
@@ -46,6 +47,7 @@ use crate::disk::Disk;
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
+use census::Census;
 use health::Troubles;
 use problem::Problem;
 pub use rates::{Peer, RequestRates, limited};
@@ -68,6 +70,8 @@ pub struct App {
     pub master_key: Option<Arc<MasterKey>>,
     /// What `/readyz` last found in the store.
     troubles: Troubles,
+    /// What `/metrics` last counted in the store.
+    census: Census,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
     /// Tests of subscribers under way.
@@ -83,6 +87,7 @@ impl App {
             disk: Disk::new(Path::new("."), None),
             delivers: true,
             troubles: Troubles::default(),
+            census: Census::default(),
             is_stopping: AtomicBool::new(false),
             certificate: None,
             master_key: None,

@@ -254,10 +254,10 @@ fn update_subscriber(
         ));
     }
     if let Some(change) = &update.verification {
-        verification::update(tx, no, change)?;
+        verification::update(tx, no, change, now)?;
     }
     if update.active == Some(Ok(())) {
-        verification::hold_back(tx, no)?;
+        verification::hold_back(tx, no, now)?;
     }
     if let Some(secret) = &update.secret {
         replace_secret(tx, no, secret)?;

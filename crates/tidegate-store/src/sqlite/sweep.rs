@@ -67,6 +67,9 @@ pub(super) const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at,
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id > ?1 ORDER BY d.id LIMIT ?2";
 pub(super) const OLDEST_EVENTS: &str =
     "SELECT seq, accepted_at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
+const OLDEST_JOB: &str =
+    "SELECT finished_at FROM jobs WHERE status <> 0 AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1";
 
 impl Step<'_> {
     /// Says which run of look-up keys is gone, if one is.
@@ -248,6 +251,13 @@ impl Step<'_> {
             .execute(params![over, limit as i64])?;
         if quarantined > 0 {
             self.out.next = Some(Sweep::Rest);
+        }
+        for sql in [OLDEST_QUARANTINED, OLDEST_JOB] {
+            let oldest: Option<i64> =
+                self.conn.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
+            if let Some(at) = oldest.filter(|_| quarantined == 0) {
+                self.out.due_at(Timestamp::from_ms(at).plus(self.terms.deliveries));
+            }
         }
         self.remove_definitions(over)?;
         let run = self.idle_run()?;
