@@ -8,6 +8,12 @@ use std::time::Duration;
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// One request. Sixteen full events, or ten thousand ordinary ones.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long a body may take to arrive, in all.
+pub const BODY_TIMEOUT_MS: u64 = 30_000;
+/// How long a body may take at any pace; a poor line stalls for some seconds now and then.
+pub const BODY_GRACE_MS: u64 = 10_000;
+/// The average at which a body must have arrived after that: slower than any line that events are sent over.
+pub const BODY_BYTES_PER_SECOND_MIN: u64 = 1_024;
 /// How far back a zstd body may refer, as a power of two: 8 MiB, which every decoder supports (RFC 8878).
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Events in one request, sub-events counted. Keeps one group commit short.

@@ -9,6 +9,7 @@ mod encoding;
 mod errors;
 mod events;
 mod health;
+mod intake;
 mod jobs;
 mod keys;
 mod master_key;
@@ -24,6 +25,8 @@ mod rotate;
 mod sample;
 mod seeds;
 mod site;
+#[cfg(test)]
+mod stage;
 mod stream;
 mod subscribers;
 #[cfg(test)]

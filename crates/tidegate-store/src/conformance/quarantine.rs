@@ -9,7 +9,8 @@ use super::bench::{Bench, Draft, PROJECT, draft, statuses, submission};
 use super::{Case, named};
 use crate::UnitStatus::{Accepted, Conflict, Duplicate, Gone, Quarantined};
 use crate::{
-    Admission, Change, Committed, Group, Picked, QuarantineFilter, QuarantineRow, RoutedUnit, Submission, Sweep,
+    Admission, Change, Committed, Group, Picked, QuarantineFilter, QuarantineRow, RoutedUnit, Submission,
+    Sweep,
 };
 
 pub(super) fn cases() -> Vec<Case> {
