@@ -182,6 +182,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/docs", site::docs),
         route(M::GET, "/docs/docs.js", site::script),
         route(M::GET, "/docs/docs.css", site::style),
+        route(M::GET, "/docs/icon.svg", site::icon),
         route(M::GET, "/docs/errors", site::errors),
     ]
 }

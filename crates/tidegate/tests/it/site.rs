@@ -15,6 +15,7 @@ fn pages_are_served_without_a_key_and_allow_nothing_from_elsewhere() {
         ("/docs/errors", "text/html"),
         ("/docs/docs.js", "text/javascript"),
         ("/docs/docs.css", "text/css"),
+        ("/docs/icon.svg", "image/svg+xml"),
     ] {
         let answer = stranger.get(path);
         assert_eq!(answer.status, 200, "{path}");
