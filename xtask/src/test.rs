@@ -3,14 +3,12 @@
 //! Each step has a heading and a time; the first failing step ends the run. What a machine lacks is said, never
 //! passed over in silence: a missing verifier fails the run where `CI=true`, a missing PostgreSQL or Redis everywhere.
 
-use std::process::Command;
-
 use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::clock::Stopwatch;
 use crate::services::Services;
-use crate::{chaos, schemathesis, sim, tidy, verifiers};
+use crate::{chaos, deny, schemathesis, sim, tidy, verifiers};
 
 /// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
 const SIM_SEEDS: u64 = 1_000;
@@ -121,13 +119,7 @@ fn description(_: &mut Stage) -> Result<String> {
     schemathesis::run(None, Some(SCHEMATHESIS_SECONDS))
 }
 
-/// Licences, advisories and sources need cargo-deny; what must never be in the tree is part of tidy.
+/// What must never be in the tree is part of tidy.
 fn dependencies(_: &mut Stage) -> Result<String> {
-    let version = Command::new("cargo-deny").arg("--version").output();
-    if !version.is_ok_and(|output| output.status.success()) {
-        println!("note: cargo-deny is not installed; the lock file was checked by tidy, deny.toml was not");
-        return Ok("cargo-deny is not installed: only the lock file was checked".to_owned());
-    }
-    cargo::run(&["deny", "check"])?;
-    Ok("cargo deny check".to_owned())
+    deny::run()
 }
