@@ -12,6 +12,7 @@ mod arrivals;
 mod breakers;
 mod catalog;
 mod checkers;
+mod consent;
 mod dice;
 mod history;
 mod life;
@@ -41,7 +42,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 36] = [
+const RARE_PATHS: [&str; 38] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -77,6 +78,8 @@ const RARE_PATHS: [&str; 36] = [
     "a subscriber given up",
     "a unit quarantined",
     "a unit released",
+    "an endpoint that agreed later",
+    "an endpoint that refused",
     "an undelivered event expired",
 ];
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tidegate_core::schedule::Bounds;
 
 use super::catalog::{self, Edit};
+use super::consent::{self, Asked};
 use super::dice::Dice;
 use super::receivers::{Mood, Moods};
 use super::spec::{Lanes, Spec};
@@ -136,6 +137,7 @@ impl Plan {
         planner.troubles();
         catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
+        consent::plan(seed, &mut planner.plan.acts);
         planner.plan
     }
 }
@@ -170,6 +172,7 @@ impl Planner {
                 breaker: Some((10, 60_000)),
                 disable_after_ms: None,
                 edition: 0,
+                asked: Asked::Never,
             };
             self.create(0, project, canary, None, true);
         }
@@ -209,6 +212,7 @@ impl Planner {
             breaker: None,
             disable_after_ms: None,
             edition: 0,
+            asked: Asked::Never,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
         let project = self.dice.pick(&self.plan.projects);
@@ -229,6 +233,7 @@ impl Planner {
             breaker: None,
             disable_after_ms: None,
             edition: 0,
+            asked: Asked::Never,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =
@@ -288,6 +293,7 @@ impl Planner {
             ]),
             disable_after_ms: dice.pick(&[None, None, None, Some(6_000)]),
             edition: 0,
+            asked: Asked::Never,
         }
     }
 

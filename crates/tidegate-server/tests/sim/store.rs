@@ -26,6 +26,7 @@ use tidegate_store::{
 
 use super::arrivals;
 use super::catalog;
+use super::consent;
 use super::dice::Dice;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;

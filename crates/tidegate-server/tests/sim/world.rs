@@ -290,14 +290,21 @@ impl World {
 
     /// Everyone who is not meant to stay paused goes on, whether it was paused or its receiver was gone.
     async fn resume_all(&self, site: &Site) {
-        let inactive: Vec<String> = {
-            let history = self.history.lock();
-            let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
-            inactive.map(|truth| truth.id.clone()).collect()
-        };
-        for id in inactive.iter().filter(|id| Some(*id) != self.plan.left_paused.as_ref()) {
-            site.set_active(id, true).await;
+        for (id, is_wanted) in self.inactive() {
+            if is_wanted {
+                site.ask_again(&id).await;
+            } else {
+                site.set_active(&id, true).await;
+            }
         }
+    }
+
+    /// Who is not sent to and should be; and whether only its endpoint's consent is missing.
+    fn inactive(&self) -> Vec<(String, bool)> {
+        let history = self.history.lock();
+        let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
+        let meant = inactive.filter(|truth| Some(&truth.id) != self.plan.left_paused.as_ref());
+        meant.map(|truth| (truth.id.clone(), truth.is_wanted)).collect()
     }
 
     /// Faults are over: everyone resumes, and everything must come to its end.
@@ -309,12 +316,14 @@ impl World {
             self.resume_all(site).await;
             let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
             let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
+            let is_awaited = !self.inactive().is_empty();
             let history = self.history.lock();
             let is_backfilling = history.subs.values().any(|truth| {
                 truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none()
             });
             if waiting == 0
                 && jobs == 0
+                && !is_awaited
                 && history.claims.is_empty()
                 && !is_backfilling
                 && history.posts_open == 0

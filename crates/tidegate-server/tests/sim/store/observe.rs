@@ -116,13 +116,15 @@ impl FaultyStore {
                     specs: vec![(changed.version, spec)],
                     specs_t: vec![t],
                     deleted: None,
-                    active: new.active,
+                    active: new.active && !new.unverified,
+                    is_wanted: new.active,
+                    is_unverified: new.unverified,
                     active_since: changed.version,
                     is_silenced: false,
                     backfill: new.backfill_from.map(Timestamp::as_ms),
                     backfilled: None,
                     touched: vec![t],
-                    pauses: if new.active { Vec::new() } else { vec![(t, i64::MAX)] },
+                    pauses: if new.active && !new.unverified { Vec::new() } else { vec![(t, i64::MAX)] },
                 };
                 history.subs.insert(changed.no, truth);
             }
@@ -137,9 +139,7 @@ impl FaultyStore {
                 if update.active == Some(Err("failing".to_owned())) {
                     failing = truth.specs.last().and_then(|(_, spec)| spec.disable_after_ms);
                 }
-                if let Some(active) = &update.active {
-                    truth.set_active(active.is_ok(), changed.version, t);
-                }
+                consent::note_change(truth, update, changed.version, t);
                 truth.touched.push(t);
                 self.check_given_up(&mut history, *no, failing);
             }
