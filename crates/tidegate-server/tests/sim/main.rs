@@ -15,6 +15,7 @@ mod checkers;
 mod consent;
 mod dice;
 mod history;
+mod keeping;
 mod life;
 mod notes;
 mod plan;
@@ -42,7 +43,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 38] = [
+const RARE_PATHS: [&str; 40] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -80,7 +81,9 @@ const RARE_PATHS: [&str; 38] = [
     "a unit released",
     "an endpoint that agreed later",
     "an endpoint that refused",
+    "an event gone under way",
     "an undelivered event expired",
+    "an undelivered event expired under way",
 ];
 
 /// What one run came to.

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tidegate_core::catalog::Mode;
 use tidegate_core::egress::Policy;
 use tidegate_core::id::Mint;
-use tidegate_core::retention::Retention;
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
@@ -230,7 +229,7 @@ impl World {
             clock: life.clock.clone(),
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
-            retention: Retention::default(),
+            retention: self.plan.terms.unwrap_or_default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),
@@ -309,7 +308,7 @@ impl World {
 
     /// Faults are over: everyone resumes, and everything must come to its end.
     async fn rest(&self, site: &Site) {
-        let mut wait_ms = 250;
+        let (mut wait_ms, mut last) = (250, String::new());
         while site.life.t() < END_T + REST_MS {
             site.life.clock.pause(Duration::from_millis(wait_ms)).await;
             wait_ms = (wait_ms * 2).min(8_000);
@@ -330,11 +329,13 @@ impl World {
             {
                 return;
             }
+            last =
+                format!("waiting {waiting}, jobs {jobs}, backfilling {is_backfilling}, awaited {is_awaited}");
         }
         let mut history = self.history.lock();
         let claims: Vec<i64> = history.claims.keys().copied().collect();
         history.violation(format!(
-            "liveness: not at rest {REST_MS} ms after the last fault; claimed {claims:?}"
+            "liveness: not at rest {REST_MS} ms after the last fault; claimed {claims:?}, {last}"
         ));
     }
 }

@@ -28,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         projects_do_not_see_each_other,
         it_survives_a_restart_and_shares_the_commit,
         it_goes_by_retention,
+        a_number_that_was_used_again_is_another_unit,
     ]
 }
 
@@ -269,4 +270,13 @@ async fn it_goes_by_retention(mut bench: Bench) {
     assert!(list(&bench, any()).await.is_empty());
     assert_eq!(statuses(&refuse(&bench, [whole("old0")]).await), [Quarantined(WRONG)], "as if it were new");
     assert_eq!(ids(&list(&bench, any()).await), ["old0"]);
+}
+
+async fn a_number_that_was_used_again_is_another_unit(bench: Bench) {
+    refuse(&bench, [whole("1")]).await;
+    let (first, second) = (pick(&bench, any()).await, pick(&bench, any()).await);
+    assert_eq!(statuses(&release(&bench, first.units).await), [Accepted]);
+    refuse(&bench, [whole("2")]).await;
+    assert_eq!(statuses(&release(&bench, second.units).await), [Duplicate], "it was released before");
+    assert_eq!(ids(&list(&bench, any()).await), ["2"], "and nothing else was");
 }

@@ -74,7 +74,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     dedupe: Arc<Mutex<Dedupe>>,
-    checkpointer: Arc<Checkpointer>,
+    checkpointer: Checkpointer,
     calls: Calls,
     incarnation: Incarnation,
     salt: Vec<u8>,

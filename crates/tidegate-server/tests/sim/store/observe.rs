@@ -56,6 +56,16 @@ impl FaultyStore {
         self.check_spinning(&mut history, t);
     }
 
+    pub(super) fn note_sweep(&self, swept: &Swept) {
+        let mut history = self.history.lock();
+        if swept.events > 0 {
+            history.reach("an event gone under way");
+        }
+        if swept.expired > 0 {
+            history.reach("an undelivered event expired under way");
+        }
+    }
+
     /// Whoever commits again and again at one instant keeps time from passing: on a real machine, a core that burns.
     fn check_spinning(&self, history: &mut History, t: i64) {
         history.spins = if history.spins.0 == t { (t, history.spins.1 + 1) } else { (t, 0) };
