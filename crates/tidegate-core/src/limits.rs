@@ -135,6 +135,14 @@ pub const QUEUE_REFILL_JOBS: usize = 4096;
 /// Bodies of all deliveries that wait in memory.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Tokens of a shared rate are used within this time or not at all. What a slow moment holds back shall not add up to a
+/// second burst.
+pub const GRANT_VALID_MS: u64 = 100;
+
+/// Subscribers that one message between replicas names; more are told as "everything". A NOTIFY has room for 8 000 bytes,
+/// a number takes twenty.
+pub const NEWS_SUBSCRIBERS_MAX: usize = 300;
+
 /// Requests whose bytes are held while they are read, parsed or waiting for their commit.
 pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
 /// Events of one group commit, after which the next group begins: bounds the wait of its first request.
