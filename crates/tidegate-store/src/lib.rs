@@ -10,6 +10,8 @@
 pub mod conformance;
 pub mod sqlite;
 
+pub mod coordination;
+
 mod configuration;
 mod folder;
 mod group;

@@ -48,6 +48,7 @@ impl Stage {
             origin: http::HeaderValue::from_static("stage"),
             spans: Arc::default(),
             retention: Retention::default(),
+            coordination: None,
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_silent(&parts, &loops).await.expect("a new store");

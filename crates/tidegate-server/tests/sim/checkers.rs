@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
+use tidegate_core::limits::GRANT_VALID_MS;
 use tidegate_core::payload::Payload;
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
@@ -50,7 +51,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         replays_are_what_was_asked_for(&history, &books, plan.terms.is_some(), &mut found);
         jobs_cover_all(&history, &books, &mut found);
         lanes_keep_order(&history, &books, &mut found);
-        rates_hold(&history, &mut found);
+        rates_hold(&history, plan, &mut found);
         the_healthy_are_not_delayed(&history, &mut found);
         super::breakers::check(&history, &mut found)
     };
@@ -364,7 +365,9 @@ fn lanes_keep_order(history: &History, books: &Books, found: &mut Vec<String>) {
 }
 
 /// Rates hold in every span without a restart, a change or a jump of the clock, all of which begin anew.
-fn rates_hold(history: &History, found: &mut Vec<String>) {
+fn rates_hold(history: &History, plan: &Plan, found: &mut Vec<String>) {
+    // Tokens of a shared rate may be used a little later than they were taken.
+    let held_ms = if plan.shares_rates { GRANT_VALID_MS as i64 } else { 0 };
     for (no, truth) in &history.subs {
         let sends: Vec<&Sent> = history.sends.iter().filter(|sent| sent.subscriber == *no).collect();
         let is_broken = |from: &Sent, to: &Sent| {
@@ -374,7 +377,7 @@ fn rates_hold(history: &History, found: &mut Vec<String>) {
         for (index, first) in sends.iter().enumerate() {
             let span = sends[index..].iter().take_while(|sent| !is_broken(first, sent));
             for (count, sent) in span.enumerate() {
-                let allowed = truth.latest_before(sent.t).rate_allows(sent.now - first.now);
+                let allowed = truth.latest_before(sent.t).rate_allows(sent.now - first.now + held_ms);
                 if allowed.is_some_and(|allowed| count as i64 + 1 > allowed) {
                     found.push(format!("P8 {} got {} in {} ms", truth.id, count + 1, sent.now - first.now));
                     return;

@@ -102,6 +102,8 @@ pub(crate) struct Plan {
     pub(crate) outages: Vec<(i64, i64)>,
     pub(crate) bounds: Bounds,
     pub(crate) is_slow: bool,
+    /// Rates are kept as if there were other replicas.
+    pub(crate) shares_rates: bool,
     /// The store breaks down when the configuration has just changed.
     pub(crate) is_fragile: bool,
     pub(crate) is_haunted: bool,
@@ -130,6 +132,7 @@ impl Plan {
             outages: Vec::new(),
             bounds: bounds(&mut dice),
             is_slow: dice.percent(70),
+            shares_rates: seed.is_multiple_of(3),
             is_fragile: dice.percent(25),
             is_haunted: dice.percent(60),
             left_paused: None,

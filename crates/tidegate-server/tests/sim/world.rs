@@ -19,6 +19,7 @@ use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
+use tidegate_store::coordination::{Coordination, Hub};
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 use tidegate_store::{Change, Store};
 use tokio::runtime::{Builder, Handle};
@@ -233,6 +234,10 @@ impl World {
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),
+            coordination: self
+                .plan
+                .shares_rates
+                .then(|| Arc::new(Hub::new().join()) as Arc<dyn Coordination>),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;
