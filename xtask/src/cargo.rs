@@ -99,7 +99,12 @@ fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args).current_dir(crate::root());
-    // What the outer cargo said about this package would make some build scripts run again for every other one.
+    forget_ours(&mut command);
+    command
+}
+
+/// What the outer cargo said about this package would make some build scripts run again for every other one.
+pub(crate) fn forget_ours(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let is_ours = name.to_str().is_some_and(|name| {
             name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME"
@@ -108,7 +113,6 @@ fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
             command.env_remove(name);
         }
     }
-    command
 }
 
 fn spelled<S: AsRef<OsStr>>(args: &[S]) -> String {

@@ -1,4 +1,4 @@
-//! Development commands: `cargo xtask run | test | tidy | verifiers | schemathesis | sim | fuzz | bench | chaos`.
+//! Development commands: `cargo xtask run | test | services | tidy | deny | verifiers | schemathesis | sim | fuzz | bench | chaos`.
 //!
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
 //! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
@@ -7,12 +7,14 @@ mod bench;
 mod cargo;
 mod chaos;
 mod clock;
+mod deny;
 mod fuzz;
 mod http;
 mod prng;
 mod run;
 mod schemathesis;
 mod server;
+mod services;
 mod sim;
 mod test;
 mod tidy;
@@ -41,8 +43,12 @@ enum Command {
     },
     /// Run everything a change must pass
     Test,
+    /// Start throw-away PostgreSQL and Redis, for a shell or for one command
+    Services(services::Arguments),
     /// Check the sources for what compilers and linters do not see
     Tidy,
+    /// Check the dependencies' licences, sources and known flaws
+    Deny,
     /// Check deliveries with the public Standard Webhooks packages of Python and JavaScript
     Verifiers {
         /// A built binary to check instead of a fresh debug build
@@ -98,7 +104,9 @@ fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run { args } => run::run(&args),
         Command::Test => test::run(),
+        Command::Services(arguments) => services::run(&arguments),
         Command::Tidy => tidy::run(),
+        Command::Deny => deny::run().map(drop),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Schemathesis { binary, seconds } => schemathesis::run(binary, seconds).map(drop),
         Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),

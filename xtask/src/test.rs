@@ -1,15 +1,14 @@
 //! `cargo xtask test`: everything a change must pass, in the order in which failing is cheapest.
 //!
 //! Each step has a heading and a time; the first failing step ends the run. What a machine lacks is said, never
-//! passed over in silence: a missing verifier fails the run where `CI=true`.
-
-use std::process::Command;
+//! passed over in silence: a missing verifier fails the run where `CI=true`, a missing PostgreSQL or Redis everywhere.
 
 use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::clock::Stopwatch;
-use crate::{chaos, schemathesis, sim, tidy, verifiers};
+use crate::services::Services;
+use crate::{chaos, deny, schemathesis, sim, tidy, verifiers};
 
 /// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
 const SIM_SEEDS: u64 = 1_000;
@@ -20,13 +19,21 @@ const SCHEMATHESIS_SECONDS: u32 = 30;
 /// One step: its name and what it does. The answer is a remark for the table.
 struct Step {
     name: &'static str,
-    work: fn() -> Result<String>,
+    work: fn(&mut Stage) -> Result<String>,
 }
 
-const STEPS: [Step; 9] = [
+/// What steps leave for those after them.
+#[derive(Default)]
+struct Stage {
+    /// PostgreSQL and Redis, for all the tests.
+    services: Option<Services>,
+}
+
+const STEPS: [Step; 10] = [
     Step { name: "format", work: format },
     Step { name: "clippy", work: clippy },
     Step { name: "tidy", work: house_rules },
+    Step { name: "services", work: services },
     Step { name: "tests", work: tests },
     Step { name: "simulation", work: simulation },
     Step { name: "verifiers", work: public_verifiers },
@@ -38,12 +45,13 @@ const STEPS: [Step; 9] = [
 /// Runs all steps and prints a table of them.
 pub(crate) fn run() -> Result<()> {
     let whole = Stopwatch::start();
+    let mut stage = Stage::default();
     let mut table = Vec::new();
     let mut failure = None;
     for step in STEPS {
         println!("\n== {} ==", step.name);
         let watch = Stopwatch::start();
-        let outcome = (step.work)();
+        let outcome = (step.work)(&mut stage);
         let (verdict, remark) = match &outcome {
             Ok(remark) => ("ok", remark.clone()),
             Err(error) => ("FAILED", format!("{error:#}")),
@@ -65,52 +73,53 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-fn format() -> Result<String> {
+fn format(_: &mut Stage) -> Result<String> {
     cargo::run(&["fmt", "--all", "--check"])?;
     Ok(String::new())
 }
 
-fn clippy() -> Result<String> {
+fn clippy(_: &mut Stage) -> Result<String> {
     cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     Ok(String::new())
 }
 
-fn house_rules() -> Result<String> {
+fn house_rules(_: &mut Stage) -> Result<String> {
     tidy::run()?;
     Ok(String::new())
 }
 
-fn tests() -> Result<String> {
-    let tally = cargo::test(&["test", "--workspace"], &[])?;
+/// Every later step finds them, and they end with the run.
+fn services(stage: &mut Stage) -> Result<String> {
+    let services = stage.services.insert(Services::start()?);
+    Ok(format!("{} {}", services.postgres_url(), services.redis_url()))
+}
+
+fn tests(stage: &mut Stage) -> Result<String> {
+    let environment = stage.services.as_ref().map(Services::environment).unwrap_or_default();
+    let tally = cargo::test(&["test", "--workspace"], &environment)?;
     Ok(format!("{} tests passed", tally.passed))
 }
 
-fn simulation() -> Result<String> {
+fn simulation(_: &mut Stage) -> Result<String> {
     sim::run(SIM_SEEDS, 0)?;
     Ok(format!("{SIM_SEEDS} seeds"))
 }
 
-fn public_verifiers() -> Result<String> {
+fn public_verifiers(_: &mut Stage) -> Result<String> {
     verifiers::run(None)
 }
 
 /// Real faults; `cargo xtask chaos` has longer ones.
-fn faults() -> Result<String> {
+fn faults(_: &mut Stage) -> Result<String> {
     chaos::short()
 }
 
 /// The API against what it says of itself, for a while; `cargo xtask schemathesis` searches longer.
-fn description() -> Result<String> {
+fn description(_: &mut Stage) -> Result<String> {
     schemathesis::run(None, Some(SCHEMATHESIS_SECONDS))
 }
 
-/// Licences, advisories and sources need cargo-deny; what must never be in the tree is part of tidy.
-fn dependencies() -> Result<String> {
-    let version = Command::new("cargo-deny").arg("--version").output();
-    if !version.is_ok_and(|output| output.status.success()) {
-        println!("note: cargo-deny is not installed; the lock file was checked by tidy, deny.toml was not");
-        return Ok("cargo-deny is not installed: only the lock file was checked".to_owned());
-    }
-    cargo::run(&["deny", "check"])?;
-    Ok("cargo deny check".to_owned())
+/// What must never be in the tree is part of tidy.
+fn dependencies(_: &mut Stage) -> Result<String> {
+    deny::run()
 }

@@ -8,6 +8,12 @@ use std::time::Duration;
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// One request. Sixteen full events, or ten thousand ordinary ones.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long a body may take to arrive, in all.
+pub const BODY_TIMEOUT_MS: u64 = 30_000;
+/// How long a body may take at any pace; a poor line stalls for some seconds now and then.
+pub const BODY_GRACE_MS: u64 = 10_000;
+/// The average at which a body must have arrived after that: slower than any line that events are sent over.
+pub const BODY_BYTES_PER_SECOND_MIN: u64 = 1_024;
 /// How far back a zstd body may refer, as a power of two: 8 MiB, which every decoder supports (RFC 8878).
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Events in one request, sub-events counted. Keeps one group commit short.
@@ -129,6 +135,14 @@ pub const QUEUE_REFILL_JOBS: usize = 4096;
 /// Bodies of all deliveries that wait in memory.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Tokens of a shared rate are used within this time or not at all. What a slow moment holds back shall not add up to a
+/// second burst.
+pub const GRANT_VALID_MS: u64 = 100;
+
+/// Subscribers that one message between replicas names; more are told as "everything". A NOTIFY has room for 8 000 bytes,
+/// a number takes twenty.
+pub const NEWS_SUBSCRIBERS_MAX: usize = 300;
+
 /// Requests whose bytes are held while they are read, parsed or waiting for their commit.
 pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
 /// Events of one group commit, after which the next group begins: bounds the wait of its first request.
@@ -148,6 +162,9 @@ pub const DEAD_LETTERS_MANY: u64 = 100;
 /// How old the answer of `/readyz` about stuck work and dead letters may be: whoever asks often shall not burden the
 /// store.
 pub const TROUBLE_LOOK_EVERY_MS: u64 = 2_000;
+/// After the backlog was counted, this many times what it took pass before it is counted again: counting costs a
+/// twentieth of a core at most, however large the backlog is and however many scrape.
+pub const COUNT_REST_FACTOR: u32 = 20;
 /// Jobs of one project that run at once: each keeps a step's worth of rows in memory.
 pub const JOBS_RUNNING_PER_PROJECT_MAX: usize = 8;
 /// Dead letters that one job may name; more are selected by subscriber, type and time.

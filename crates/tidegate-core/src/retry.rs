@@ -31,6 +31,7 @@ pub fn next(verdict: &Verdict, schedule: &[Span], tries: u32, now: Timestamp, ch
         Verdict::RetryLater { not_before } => *not_before,
     };
     match schedule.get(tries as usize) {
+        None if schedule.is_empty() => Next::Exhausted("its only attempt failed".to_owned()),
         None => Next::Exhausted(format!("all {} attempts failed", schedule.len() + 1)),
         Some(delay) => {
             let at = now.plus(jitter(delay.0, chance));
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(next(&LATER, &schedule, 0, NOW, 10), Next::RetryAt(Timestamp::from_ms(1_000_010)));
         assert_eq!(next(&LATER, &schedule, 1, NOW, 20), Next::RetryAt(Timestamp::from_ms(1_000_020)));
         assert_eq!(next(&LATER, &schedule, 2, NOW, 0), Next::Exhausted("all 3 attempts failed".into()));
-        assert_eq!(next(&LATER, &[], 0, NOW, 0), Next::Exhausted("all 1 attempts failed".into()));
+        assert_eq!(next(&LATER, &[], 0, NOW, 0), Next::Exhausted("its only attempt failed".into()));
         assert_eq!(next(&Verdict::Delivered, &schedule, 2, NOW, 0), Next::Delivered);
         let later = NOW.plus(Duration::from_millis(GONE_AGAIN_AFTER_MS));
         assert_eq!(next(&Verdict::Gone, &schedule, 2, NOW, 0), Next::PostponedTo(later));

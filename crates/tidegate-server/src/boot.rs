@@ -149,6 +149,7 @@ async fn serve(
         origin: settings.origin.clone(),
         spans: Arc::new(spans),
         retention: settings.retention,
+        coordination: None,
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;

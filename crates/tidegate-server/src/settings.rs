@@ -224,7 +224,12 @@ impl File {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        serde_saphyr::from_str(text).map_err(|error| Unsettled(error.to_string()))
+        serde_saphyr::from_str(text).map_err(|error| {
+            // The rest is a picture of the lines around it.
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            Unsettled(first.trim_start_matches("error: ").to_owned())
+        })
     }
 
     /// What `over` says wins over what this says.

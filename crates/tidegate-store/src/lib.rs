@@ -11,6 +11,8 @@ pub mod conformance;
 pub mod postgres;
 pub mod sqlite;
 
+pub mod coordination;
+
 mod configuration;
 mod folder;
 mod group;

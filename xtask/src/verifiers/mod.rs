@@ -4,8 +4,10 @@
 //! `target/verifiers/`), starts a receiver in each language, posts events with random bodies and demands that both
 //! packages accept every delivery, that `data` arrived byte for byte, and that the same packages refuse a changed
 //! body and another secret. Halfway the secrets are rotated, so that the rest carries two signatures. The packages do
-//! not know Ed25519; a third receiver checks it with Node's own. Without python3 or node it says so; where `CI=true` that is a failure.
+//! not know Ed25519; a third receiver checks it with Node's own. `/asyncapi.json` goes through its standard's parser.
+//! Without python3 or node it says so; where `CI=true` that is a failure.
 
+mod asyncapi;
 mod bodies;
 
 use std::collections::BTreeMap;
@@ -35,10 +37,19 @@ const SEED: u64 = 20_260;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const VERIFY_PY: &str = include_str!("../../verifiers/verify.py");
-const VERIFY_MJS: &str = include_str!("../../verifiers/verify.mjs");
 const REQUIREMENTS: &str = include_str!("../../verifiers/requirements.txt");
-const PACKAGE: &str = include_str!("../../verifiers/package.json");
-const PACKAGE_LOCK: &str = include_str!("../../verifiers/package-lock.json");
+const STANDARD_WEBHOOKS: Package = Package {
+    manifest: include_str!("../../verifiers/package.json"),
+    lock: include_str!("../../verifiers/package-lock.json"),
+    script: include_str!("../../verifiers/verify.mjs"),
+};
+
+/// A package of JavaScript, pinned with all it needs, and what we run with it.
+struct Package {
+    manifest: &'static str,
+    lock: &'static str,
+    script: &'static str,
+}
 
 /// A receiver in another language, reporting one line per delivery.
 struct Verifier {
@@ -67,20 +78,22 @@ pub(crate) fn run(binary: Option<PathBuf>) -> Result<String> {
     }
     let folder = cargo::target().join("verifiers");
     let python = fetch_python(&folder.join("py"))?;
-    let javascript = fetch_javascript(&folder.join("js"))?;
+    let javascript = fetch_javascript(&folder.join("js"), &STANDARD_WEBHOOKS)?;
     let binary = match binary {
         Some(binary) => binary,
         None => cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate"),
     };
     let mut scratch = Scratch::new("verifiers")?;
-    let ed25519 = fetch_javascript(&folder.join("js"))?;
+    let ed25519 = fetch_javascript(&folder.join("js"), &STANDARD_WEBHOOKS)?;
     let commands = [("python", python), ("javascript", javascript), (ED25519, ed25519)];
-    let outcome = check(&binary, scratch.path(), commands);
+    let outcome = check(&binary, scratch.path(), commands, &folder);
     if outcome.is_err() {
         scratch.keep();
     }
     outcome?;
-    Ok(format!("{EVENTS} deliveries accepted by each of 2 packages, and by Node's Ed25519"))
+    Ok(format!(
+        "{EVENTS} deliveries accepted by each of 2 packages and by Node's Ed25519; /asyncapi.json by its parser"
+    ))
 }
 
 fn missing() -> Option<&'static str> {
@@ -110,20 +123,20 @@ fn fetch_python(folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Installs the pinned package; answers the command that starts the receiver.
-fn fetch_javascript(folder: &Path) -> Result<Command> {
+/// Installs a pinned package; answers the command that runs our script with it.
+fn fetch_javascript(folder: &Path, package: &Package) -> Result<Command> {
     let installed = folder.join("installed.json");
-    if fs::read_to_string(&installed).ok().as_deref() != Some(PACKAGE_LOCK) {
+    if fs::read_to_string(&installed).ok().as_deref() != Some(package.lock) {
         fs::remove_dir_all(folder).ok();
-        write(&folder.join("package.json"), PACKAGE)?;
-        write(&folder.join("package-lock.json"), PACKAGE_LOCK)?;
+        write(&folder.join("package.json"), package.manifest)?;
+        write(&folder.join("package-lock.json"), package.lock)?;
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]).current_dir(folder);
         succeed(&mut npm, "npm can not install the JavaScript package")?;
-        write(&installed, PACKAGE_LOCK)?;
+        write(&installed, package.lock)?;
     }
     let mut command = Command::new("node");
-    command.arg(write(&folder.join("verify.mjs"), VERIFY_MJS)?);
+    command.arg(write(&folder.join("run.mjs"), package.script)?);
     Ok(command)
 }
 
@@ -140,8 +153,9 @@ fn succeed(command: &mut Command, otherwise: &'static str) -> Result<()> {
     Ok(())
 }
 
-fn check(binary: &Path, folder: &Path, commands: [(&'static str, Command); 3]) -> Result<()> {
+fn check(binary: &Path, folder: &Path, commands: [(&'static str, Command); 3], tools: &Path) -> Result<()> {
     let server = Server::start(binary, folder)?;
+    asyncapi::check(&server, tools, folder)?;
     let mut verifiers = Vec::new();
     let mut shared = Vec::new();
     for (language, command) in commands {

@@ -64,10 +64,7 @@ fn channel(service: &str, type_name: &str, event_type: &EventType, reference: &s
 fn payload(service: &str, type_name: &str, event_type: &EventType, base: &str) -> Value {
     let schema = event_type.definition.schema.as_ref();
     let mut data = schema.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or(Value::Bool(true));
-    // With a name of its own a schema is a document of its own, and its references are right as they are.
-    if data.get("$id").is_none() {
-        turn(&mut data, base);
-    }
+    settle(&mut data, base);
     json!({
         "type": "object",
         "required": ["id", "source", "type", "time"],
@@ -85,19 +82,35 @@ fn payload(service: &str, type_name: &str, event_type: &EventType, base: &str) -
     })
 }
 
-/// Lets references to places of the schema lead to the same places of the whole document.
-fn turn(schema: &mut Value, base: &str) {
+/// Makes a schema a part of the whole document: its references, by pointer, by anchor or by its own name, lead to where
+/// it now stands. The names themselves go, since tools take a named schema for a document elsewhere.
+fn settle(data: &mut Value, base: &str) {
+    let anchors: BTreeMap<String, String> = super::schema::anchors(data)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(name, pointer)| (name.to_owned(), pointer))
+        .collect();
+    if let Some(members) = data.as_object_mut() {
+        members.remove("$id");
+        members.remove("$schema");
+    }
+    turn(data, base, &anchors);
+}
+
+fn turn(schema: &mut Value, base: &str, anchors: &BTreeMap<String, String>) {
     match schema {
         Value::Object(members) => {
-            if let Some(Value::String(reference)) = members.get_mut("$ref")
-                && let Some(pointer) = reference.strip_prefix('#')
-                && (pointer.is_empty() || pointer.starts_with('/'))
-            {
+            members.remove("$anchor");
+            if let Some(Value::String(reference)) = members.get_mut("$ref") {
+                // What stands before the fragment can only be the schema's own name.
+                let fragment = reference.split_once('#').map_or("", |(_, fragment)| fragment);
+                let pointer = anchors.get(fragment).map_or(fragment, String::as_str);
                 *reference = format!("{base}{pointer}");
             }
-            members.values_mut().for_each(|member| turn(member, base));
+            let inner = members.iter_mut().filter(|(name, _)| !super::schema::DATA.contains(&name.as_str()));
+            inner.for_each(|(_, member)| turn(member, base, anchors));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| turn(item, base)),
+        Value::Array(items) => items.iter_mut().for_each(|item| turn(item, base, anchors)),
         _ => {}
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 use crate::event::Unit;
@@ -188,6 +189,30 @@ fn the_catalog_describes_itself() {
         let channel = operation["channel"]["$ref"].as_str().unwrap();
         assert!(document.pointer(channel.strip_prefix('#').unwrap()).is_some(), "{channel}");
     }
+}
+
+#[test]
+fn references_lead_to_their_place_in_the_description() {
+    let schema = json!({
+        "$id": "https://example.com/tree", "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {
+            "a": { "$ref": "#colour" }, "b": { "$ref": "https://example.com/tree#/$defs/c" }, "c": { "$ref": "#" },
+            "d": { "const": { "$ref": "#colour" } },
+        },
+        "$defs": { "c": { "$anchor": "colour", "enum": ["red"] } },
+    });
+    let types = [("t", json!({ "schema": schema }).to_string())];
+    let types: Vec<(&str, &str)> = types.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let document = describe("p1", 1, &catalog(Mode::Open, &types));
+    let data = &document["channels"]["shop.t"]["messages"]["event"]["payload"]["properties"]["data"];
+    let found = |name: &str| {
+        let reference = data["properties"][name]["$ref"].as_str().expect("a reference");
+        document.pointer(reference.strip_prefix('#').expect("in this document")).expect("it leads somewhere")
+    };
+    assert_eq!((&found("a")["enum"], &found("b")["enum"]), (&json!(["red"]), &json!(["red"])));
+    assert_eq!(found("c"), data);
+    assert_eq!(data["properties"]["d"]["const"]["$ref"], "#colour", "a value is no reference");
+    assert!(data.get("$id").is_none() && data.get("$schema").is_none(), "it is no document of its own");
 }
 
 proptest! {

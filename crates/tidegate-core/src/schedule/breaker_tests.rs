@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
+use crate::limits::{QUEUE_BYTES_MAX, QUEUE_REFILL_JOBS};
 
 const FAILED: Outcome = Outcome::Failed { chance: 0 };
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::breaker::{Breaker, Outcome};
-use super::{Bounds, Bucket, Streak, Terms, Turn};
+use super::{Bounds, Meter, Streak, Terms, Turn};
 use crate::delivery::Job;
 use crate::id::DeliveryNo;
 use crate::time::Timestamp;
@@ -14,7 +14,9 @@ pub(super) struct Lineup {
     pub(super) terms: Terms,
     /// Takes part. A dismissed one is remembered while attempts are under way, so that they keep their places.
     pub(super) open: bool,
-    pub(super) bucket: Option<Bucket>,
+    /// How many of its places are this process's.
+    pub(super) places: u32,
+    pub(super) meter: Meter,
     pub(super) breaker: Breaker,
     /// The first failure after the last success.
     pub(super) failing_since: Option<Timestamp>,
@@ -25,7 +27,7 @@ pub(super) struct Lineup {
     /// Of the bodies in both queues.
     pub(super) bytes: usize,
     pub(super) in_flight: u32,
-    /// In `turns` or in `throttled`.
+    /// In `turns`, in `throttled`, or waiting for tokens.
     pub(super) lined_up: bool,
     /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
     pub(super) spilled: bool,
@@ -33,11 +35,12 @@ pub(super) struct Lineup {
 }
 
 impl Lineup {
-    pub(super) fn new(terms: Terms, now: Timestamp) -> Self {
+    pub(super) fn new(terms: Terms, shares_rates: bool, now: Timestamp) -> Self {
         Self {
             terms,
             open: true,
-            bucket: terms.rate.map(|rate| Bucket::new(rate, now)),
+            places: terms.concurrency,
+            meter: Meter::new(terms.rate, shares_rates, now),
             breaker: Breaker::new(terms.breaker),
             failing_since: None,
             queue: VecDeque::new(),
@@ -51,11 +54,21 @@ impl Lineup {
         }
     }
 
+    /// It takes part, and some of its places are here.
+    pub(super) fn takes_part(&self) -> bool {
+        self.open && self.places > 0
+    }
+
     /// It has something to send, and a place for it.
     pub(super) fn may_send(&self) -> bool {
-        let allowed = if self.urgent.is_empty() { self.breaker.allowed() } else { u32::MAX };
         let has_work = !(self.urgent.is_empty() && self.queue.is_empty());
-        has_work && self.in_flight < self.terms.concurrency.min(allowed)
+        has_work && self.free_places() > 0
+    }
+
+    /// How many more it could send at once.
+    pub(super) fn free_places(&self) -> u32 {
+        let allowed = if self.urgent.is_empty() { self.breaker.allowed() } else { u32::MAX };
+        self.places.min(allowed).saturating_sub(self.in_flight)
     }
 
     /// What a result says about the receiver in the long run.
@@ -83,6 +96,9 @@ impl Lineup {
     /// How many deliveries it would take from the store: one when it is time for a probe and nothing else is under
     /// way.
     pub(super) fn wish(&self, bounds: &Bounds, now: Timestamp) -> usize {
+        if self.places == 0 {
+            return 0;
+        }
         match self.breaker.probe_at() {
             Some(at) => usize::from(at <= now && self.in_flight == 0 && self.queue.is_empty()),
             None if self.breaker.is_closed() && self.queue.len() < bounds.refill_below => usize::MAX,

@@ -8,23 +8,26 @@
 //!
 //! Does not: sleep, send, or touch the store. `tidegate-server` asks and acts.
 
+mod bounds;
 pub mod breaker;
 mod lineup;
+mod meter;
 mod rate;
+mod replicas;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::delivery::Job;
 use crate::id::{DeliveryNo, SubscriberNo};
-use crate::limits::{
-    ATTEMPTS_IN_FLIGHT_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
-};
 use crate::subscriber::Rate;
 use crate::time::Timestamp;
+pub use bounds::{Bounds, fits};
 use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
 use lineup::Lineup;
-pub use rate::Bucket;
+use meter::{Meter, Wait};
+pub use rate::{Bucket, Pace, Taken};
+pub use replicas::{Beg, Share, share};
 
 /// What a subscriber allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,39 +84,6 @@ pub enum Streak {
     Ended,
 }
 
-/// How much memory may hold. Simulation makes them small, so that little traffic meets them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Deliveries of one subscriber that wait.
-    pub queue_jobs: usize,
-    /// A queue shorter than this is refilled from the store.
-    pub refill_below: usize,
-    /// Deliveries taken from the store at once.
-    pub refill_jobs: usize,
-    /// Bodies of all that wait.
-    pub queue_bytes: usize,
-    /// Attempts under way.
-    pub in_flight: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            queue_jobs: QUEUE_JOBS_MAX,
-            refill_below: QUEUE_REFILL_BELOW,
-            refill_jobs: QUEUE_REFILL_JOBS,
-            queue_bytes: QUEUE_BYTES_MAX,
-            in_flight: ATTEMPTS_IN_FLIGHT_MAX,
-        }
-    }
-}
-
-/// Whether a subscriber may take another body into memory: as long as it holds less than it leaves free for all the
-/// others, or nothing at all.
-pub fn fits(held: usize, free: usize) -> bool {
-    held == 0 || held < free
-}
-
 /// All queues and turns.
 #[derive(Debug, Default)]
 pub struct Schedule {
@@ -133,6 +103,12 @@ pub struct Schedule {
     asked: Vec<(SubscriberNo, DeliveryNo)>,
     /// Somebody would now be given work from the store who was not before.
     appetite: bool,
+    /// This process's part of everybody's places.
+    share: Share,
+    /// Rates are kept for all replicas together, elsewhere.
+    shares_rates: bool,
+    /// Subscribers that wait for tokens of such a rate and have not asked yet.
+    beggars: BTreeSet<SubscriberNo>,
 }
 
 impl Schedule {
@@ -141,19 +117,34 @@ impl Schedule {
         Self { bounds, ..Self::default() }
     }
 
-    /// Lets a subscriber take part, or changes what it allows.
-    pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) {
-        let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, now));
+    /// Lets a subscriber take part, or changes what it allows. Gives back what waited here if that leaves it no place here.
+    pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) -> Vec<Job> {
+        let shares_rates = self.shares_rates;
+        let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, shares_rates, now));
         let is_fresh = !lineup.open || lineup.breaker.terms() != terms.breaker;
         lineup.open = true;
-        if lineup.terms.rate != terms.rate {
-            lineup.bucket = terms.rate.map(|rate| Bucket::new(rate, now));
+        let had_no_place = lineup.places == 0;
+        lineup.places = self.share.of(terms.concurrency, subscriber);
+        let has_new_rate = lineup.terms.rate != terms.rate;
+        if has_new_rate {
+            lineup.meter = Meter::new(terms.rate, shares_rates, now);
         }
         lineup.terms = terms;
+        let has_place = lineup.places > 0;
+        if has_new_rate {
+            self.leave_queue(subscriber);
+        }
         if is_fresh {
             self.close_breaker(subscriber);
         }
+        if !has_place {
+            return self.leave_to_others(subscriber);
+        }
+        if had_no_place {
+            self.go_on(subscriber);
+        }
         self.line_up(subscriber);
+        Vec::new()
     }
 
     /// Sends to a subscriber as if it had never failed.
@@ -174,12 +165,11 @@ impl Schedule {
         lineup.asked.clear();
         let later = lineup.later.take();
         self.bytes -= std::mem::take(&mut lineup.bytes);
-        (lineup.open, lineup.lined_up, lineup.spilled) = (false, false, false);
-        if lineup.in_flight == 0 {
+        (lineup.open, lineup.spilled) = (false, false);
+        self.leave_queue(subscriber);
+        if self.lineups.get(&subscriber).is_some_and(|lineup| lineup.in_flight == 0) {
             self.lineups.remove(&subscriber);
         }
-        self.turns.retain(|turn| *turn != subscriber);
-        self.throttled.retain(|(_, turn)| *turn != subscriber);
         self.hungry.remove(&subscriber);
         if let Some(at) = later {
             self.later.remove(&(at, subscriber));
@@ -187,10 +177,21 @@ impl Schedule {
         queue.into()
     }
 
-    /// Queues a claimed delivery, or hands it back when its subscriber does not take part or is left alone.
+    /// Whatever it waits for, a turn, its rate or tokens, it waits no longer.
+    fn leave_queue(&mut self, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        lineup.meter.forget();
+        if std::mem::take(&mut lineup.lined_up) {
+            self.turns.retain(|turn| *turn != subscriber);
+            self.throttled.retain(|(_, turn)| *turn != subscriber);
+            self.beggars.remove(&subscriber);
+        }
+    }
+
+    /// Queues a claimed delivery, or hands it back when its subscriber does not take part here or is left alone.
     pub fn push(&mut self, job: Job, now: Timestamp) -> Result<(), Job> {
         let subscriber = job.subscriber;
-        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else {
+        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) else {
             return Err(job);
         };
         let is_urgent = !lineup.asked.is_empty() && lineup.asked.remove(&job.delivery);
@@ -217,11 +218,12 @@ impl Schedule {
             if !lineup.may_send() {
                 continue;
             }
-            if let Some(bucket) = &mut lineup.bucket
-                && let Err(at) = bucket.take(now)
-            {
+            if let Err(wait) = lineup.meter.take(now) {
                 lineup.lined_up = true;
-                self.throttled.insert((at, subscriber));
+                match wait {
+                    Wait::Until(at) => self.throttled.insert((at, subscriber)),
+                    Wait::Tokens => self.beggars.insert(subscriber),
+                };
                 continue;
             }
             let turn = lineup.take_turn();
@@ -250,7 +252,7 @@ impl Schedule {
             return Aftermath::default();
         }
         let (streak, given_up) = lineup.judge(ended.outcome, now);
-        let turned = lineup.breaker.ended(ended.outcome, ended.was_probe, lineup.terms.concurrency, now);
+        let turned = lineup.breaker.ended(ended.outcome, ended.was_probe, lineup.places.max(1), now);
         let given_back = match turned {
             Some(Turned::Opened { .. }) => self.leave_alone(subscriber),
             Some(Turned::Closed { .. }) => {
@@ -297,7 +299,7 @@ impl Schedule {
 
     /// Somebody wants this delivery, which is due in the store, sent now, whatever its breaker says.
     pub fn ask(&mut self, subscriber: SubscriberNo, delivery: DeliveryNo) {
-        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) {
             lineup.asked.insert(delivery);
             self.asked.push((subscriber, delivery));
         }
@@ -333,7 +335,7 @@ impl Schedule {
     /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
-            Some(lineup) if lineup.open && !lineup.spilled && lineup.breaker.is_closed() => {
+            Some(lineup) if lineup.takes_part() && !lineup.spilled && lineup.breaker.is_closed() => {
                 self.bounds.queue_jobs.saturating_sub(lineup.queue.len())
             }
             _ => 0,
@@ -478,5 +480,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod breaker_tests;
+#[cfg(test)]
+mod replicas_tests;
 #[cfg(test)]
 mod tests;

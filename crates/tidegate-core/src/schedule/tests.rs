@@ -5,6 +5,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::{QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_JOBS};
 
 fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
     Job {

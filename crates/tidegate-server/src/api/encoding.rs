@@ -13,14 +13,12 @@ use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, StatusCode};
-use http_body_util::BodyExt;
 use tidegate_core::limits::{REQUEST_BYTES_MAX, ZSTD_WINDOW_LOG_MAX};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
+use super::intake::Intake;
 use super::problem::Problem;
-use super::request::{
-    BODY_TIMEOUT, RESERVE_STEP, body_timeout, cut_short, discard, overloaded, read_body, too_large,
-};
+use super::request::{RESERVE_STEP, overloaded, read_body, too_large};
 use crate::pipeline::ingest::{Ingest, Reservation};
 
 /// What a decoder is asked for at a time.
@@ -35,21 +33,20 @@ pub(super) async fn read_encoded_body(
     let Some(decoding) = Decoding::of(headers, ingest)? else {
         return read_body(headers, body, ingest).await;
     };
-    match tokio::time::timeout(BODY_TIMEOUT, decode(decoding, body)).await {
-        Ok(result) => result,
-        Err(_) => Err(body_timeout()),
-    }
+    decode(decoding, Intake::new(body, ingest.clock())).await
 }
 
-async fn decode(mut decoding: Decoding<'_>, mut body: Body) -> Result<(Bytes, Vec<Reservation>), Problem> {
+async fn decode(
+    mut decoding: Decoding<'_>,
+    mut intake: Intake<'_>,
+) -> Result<(Bytes, Vec<Reservation>), Problem> {
     let mut received = 0;
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| cut_short())?.into_data() else { continue };
+    while let Some(data) = intake.next().await? {
         received += data.len();
         let fed = if received > REQUEST_BYTES_MAX { Err(too_large()) } else { decoding.feed(&data) };
         if let Err(problem) = fed {
             drop(decoding);
-            discard(body).await;
+            intake.discard().await;
             return Err(problem);
         }
     }

@@ -26,7 +26,7 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "body_timeout",
-        "The body did not arrive within 30 seconds.",
+        "The body did not arrive within 30 seconds, or after 10 seconds it came more slowly than 1 KiB per second.",
         "Send smaller requests, or over a faster connection; nothing was accepted.",
     ),
     error(

@@ -169,14 +169,13 @@ async fn dead_letters(app: &App) -> Check {
 
 /// Everything that is counted, in the text format of Prometheus.
 pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> Answer {
-    let backlogs = app.parts.store.backlogs().await?;
+    let figures = app.census.figures(&app.parts.store, &app.parts.clock).await?;
     let sizes = app.parts.store.sizes().await?;
-    let backlog = app.parts.store.backlog().await?;
-    let mut text =
-        app.parts.metrics.render(app.pipeline.desk.in_flight(), app.pipeline.desk.breakers_open(), backlog);
+    let desk = &app.pipeline.desk;
+    let mut text = app.parts.metrics.render(desk.in_flight(), desk.breakers_open(), figures.all);
     let scrape = Scrape {
         roster: &app.parts.rosters.current(),
-        backlogs: &backlogs,
+        backlogs: &figures.each,
         sizes: &sizes,
         streams: app.parts.watch.open(),
         spans: app.parts.spans.is_on().then(|| app.parts.spans.counts()),
@@ -193,3 +192,48 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
 
 /// What scrapers that know it ask for.
 const OPENMETRICS: &str = "application/openmetrics-text";
+
+#[cfg(test)]
+mod tests {
+    use tidegate_store::{Change, SubscriberUpdate};
+
+    use super::super::stage::Stage;
+    use super::*;
+
+    async fn ready(stage: &Stage) -> (u16, Value) {
+        let answer = readyz(Axum(Arc::clone(&stage.app)), RawQuery(Some("verbose".to_owned()))).await;
+        let answer = answer.unwrap_or_else(IntoResponse::into_response);
+        let status = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.expect("a body");
+        (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_is_stuck_is_told_and_events_are_still_accepted() {
+        let stage = Stage::new().await;
+        let clock = &stage.app.parts.clock;
+        let subscriber = stage.subscribe("sub_1").await;
+        stage.publish(r#"{"source":"s","type":"t"}"#).await;
+        clock.pause(Duration::from_millis(STUCK_AFTER_MS - 1_000)).await;
+        let (status, answer) = ready(&stage).await;
+        assert_eq!(
+            (status, &answer["status"], &answer["checks"]["stuck"]["state"]),
+            (200, &"ready".into(), &"ok".into())
+        );
+        clock.pause(Duration::from_millis(TROUBLE_LOOK_EVERY_MS)).await;
+        let (status, answer) = ready(&stage).await;
+        assert_eq!((status, &answer["status"]), (200, &"degraded".into()), "{answer}");
+        let stuck = &answer["checks"]["stuck"];
+        assert_eq!(
+            (&stuck["state"], &stuck["detail"]),
+            (&"degraded".into(), &"the oldest due delivery has waited for 301 seconds".into())
+        );
+        assert!(stuck["remedy"].is_string(), "{answer}");
+
+        let update =
+            SubscriberUpdate { active: Some(Err("paused".to_owned())), ..SubscriberUpdate::default() };
+        stage.change(Change::UpdateSubscriber { project: 1, no: subscriber, update }).await;
+        clock.pause(Duration::from_millis(TROUBLE_LOOK_EVERY_MS)).await;
+        assert_eq!(ready(&stage).await.1["status"], "ready", "what is held is meant to wait");
+    }
+}

@@ -2,12 +2,14 @@
 
 mod auth;
 mod catalog;
+mod census;
 mod declare;
 mod deliveries;
 mod encoding;
 mod errors;
 mod events;
 mod health;
+mod intake;
 mod jobs;
 mod keys;
 mod master_key;
@@ -23,6 +25,8 @@ mod rotate;
 mod sample;
 mod seeds;
 mod site;
+#[cfg(test)]
+mod stage;
 mod stream;
 mod subscribers;
 #[cfg(test)]
@@ -46,6 +50,7 @@ use crate::disk::Disk;
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
+use census::Census;
 use health::Troubles;
 use problem::Problem;
 pub use rates::{Peer, RequestRates, limited};
@@ -68,6 +73,8 @@ pub struct App {
     pub master_key: Option<Arc<MasterKey>>,
     /// What `/readyz` last found in the store.
     troubles: Troubles,
+    /// What `/metrics` last counted in the store.
+    census: Census,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
     /// Tests of subscribers under way.
@@ -83,6 +90,7 @@ impl App {
             disk: Disk::new(Path::new("."), None),
             delivers: true,
             troubles: Troubles::default(),
+            census: Census::default(),
             is_stopping: AtomicBool::new(false),
             certificate: None,
             master_key: None,
@@ -174,6 +182,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/docs", site::docs),
         route(M::GET, "/docs/docs.js", site::script),
         route(M::GET, "/docs/docs.css", site::style),
+        route(M::GET, "/docs/icon.svg", site::icon),
         route(M::GET, "/docs/errors", site::errors),
     ]
 }

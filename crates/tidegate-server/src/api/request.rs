@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams};
@@ -10,22 +9,16 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use http_body_util::BodyExt;
 use tidegate_core::limits::{PAGE_DEFAULT, PAGE_MAX, REQUEST_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
 use super::App;
+use super::intake::Intake;
 use super::problem::Problem;
 use crate::pipeline::ingest::{Ingest, Reservation};
 
-/// How long a request's body may take to arrive.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Room is taken in steps of at least this while a body arrives.
 pub(super) const RESERVE_STEP: usize = 64 * 1024;
-
-/// How much of a body that is too large is read and thrown away. Senders write first and read later: without this
-/// they would see a broken connection instead of the answer.
-const DISCARD_BYTES_MAX: usize = 4 * REQUEST_BYTES_MAX;
 
 /// Reads a body to its end, within the limits on one request and on all of them together.
 pub(crate) async fn read_body(
@@ -33,30 +26,12 @@ pub(crate) async fn read_body(
     body: Body,
     ingest: &Ingest,
 ) -> Result<(Bytes, Vec<Reservation>), Problem> {
-    match tokio::time::timeout(BODY_TIMEOUT, collect(headers, body, ingest)).await {
-        Ok(result) => result,
-        Err(_) => Err(body_timeout()),
-    }
-}
-
-pub(super) fn body_timeout() -> Problem {
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time")
-}
-
-pub(super) fn cut_short() -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "body_incomplete", "the body was cut short")
-}
-
-async fn collect(
-    headers: &HeaderMap,
-    mut body: Body,
-    ingest: &Ingest,
-) -> Result<(Bytes, Vec<Reservation>), Problem> {
+    let mut intake = Intake::new(body, ingest.clock());
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
     if length > REQUEST_BYTES_MAX {
         // A sender that asks first has sent nothing yet, and need not.
         if !headers.contains_key(EXPECT) {
-            discard(body).await;
+            intake.discard().await;
         }
         return Err(too_large());
     }
@@ -65,12 +40,11 @@ async fn collect(
     let mut reservations = vec![ingest.reserve(reserved).ok_or_else(overloaded)?];
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| cut_short())?.into_data() else { continue };
+    while let Some(data) = intake.next().await? {
         let total = first.len() + all.len() + data.len();
         if total > REQUEST_BYTES_MAX {
             drop((all, reservations));
-            discard(body).await;
+            intake.discard().await;
             return Err(too_large());
         }
         if total > reserved {
@@ -88,16 +62,6 @@ async fn collect(
     }
     let body = if all.is_empty() { first } else { all.freeze() };
     Ok((body, reservations))
-}
-
-pub(super) async fn discard(mut body: Body) {
-    let mut discarded = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        discarded += frame.data_ref().map_or(0, Bytes::len);
-        if discarded > DISCARD_BYTES_MAX {
-            return;
-        }
-    }
 }
 
 pub(super) fn too_large() -> Problem {

@@ -173,7 +173,9 @@ where
         }
     });
     let io = TokioIo::new(Paced::new(stream, Arc::clone(pace), clock.clone()));
-    let served = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).serve_connection(io, service);
+    let mut http = http1::Builder::new();
+    http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
+    let served = http.serve_connection(io, service);
     tokio::pin!(served);
     tokio::select! {
         biased;

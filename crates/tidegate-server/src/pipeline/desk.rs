@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
 use tidegate_core::schedule::breaker::{BreakerView, Turned};
-use tidegate_core::schedule::{Aftermath, Bounds, Ended, Schedule, Streak, Turn};
+use tidegate_core::schedule::{Aftermath, Beg, Bounds, Ended, Schedule, Share, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::Notify;
@@ -23,6 +24,7 @@ pub struct Desk {
     clock: Clock,
     work: Notify,
     appetite: Notify,
+    begging: Notify,
 }
 
 /// Who takes part.
@@ -56,7 +58,14 @@ impl Desk {
             clock,
             work: Notify::new(),
             appetite: Notify::new(),
+            begging: Notify::new(),
         }
+    }
+
+    /// The same, for one of several processes: rates are kept for all of them together.
+    pub fn sharing_rates(self) -> Self {
+        self.lock().share_rates();
+        self
     }
 
     /// Lets exactly the roster's active subscribers take part, unless a newer one is followed already. Gives back what
@@ -68,10 +77,10 @@ impl Desk {
             return Vec::new();
         }
         let mut schedule = self.lock();
-        let mut active = BTreeSet::new();
+        let (mut active, mut released) = (BTreeSet::new(), Vec::new());
         for endpoint in roster.endpoints().filter(|endpoint| endpoint.active) {
             let subscriber = endpoint.rule.no;
-            schedule.admit(subscriber, endpoint.terms, now);
+            released.extend(schedule.admit(subscriber, endpoint.terms, now).iter().map(claim));
             if !followed.active.contains(&subscriber) {
                 schedule.recall(subscriber, endpoint.failing_since);
                 // Whatever it has in the store, its first refill will find.
@@ -80,8 +89,7 @@ impl Desk {
             active.insert(subscriber);
         }
         let gone = followed.active.difference(&active);
-        let released =
-            gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)).collect();
+        released.extend(gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)));
         followed.active = active;
         followed.version = roster.version;
         drop(schedule);
@@ -159,10 +167,40 @@ impl Desk {
     }
 
     fn ring_if_hungry(&self, mut schedule: MutexGuard<'_, Schedule>) {
-        if schedule.take_appetite() {
-            drop(schedule);
+        let (is_hungry, has_beggars) = (schedule.take_appetite(), schedule.has_beggars());
+        drop(schedule);
+        if is_hungry {
             self.appetite.notify_one();
         }
+        if has_beggars {
+            self.begging.notify_one();
+        }
+    }
+
+    /// Who wants tokens of a shared rate; waits until somebody does.
+    pub async fn begging(&self) -> Vec<Beg> {
+        loop {
+            let begs = self.lock().begs();
+            if !begs.is_empty() {
+                return begs;
+            }
+            self.begging.notified().await;
+        }
+    }
+
+    /// Answers who begged.
+    pub fn grant(&self, subscriber: SubscriberNo, tokens: u32, next_in: Duration) {
+        self.lock().grant(subscriber, tokens, next_in, self.clock.now());
+        self.work.notify_one();
+    }
+
+    /// This process's place among those that live has changed. Gives back what waited for places that others have now.
+    pub fn set_share(&self, share: Share) -> Vec<Claim> {
+        let mut schedule = self.lock();
+        let released = schedule.set_share(share).iter().map(claim).collect();
+        self.ring_if_hungry(schedule);
+        self.work.notify_one();
+        released
     }
 
     /// What memory can take of new work of these subscribers.

@@ -61,6 +61,11 @@ impl Ingest {
         }
     }
 
+    /// What it measures time by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Room for a request of this size, or `None` when too much is under way.
     pub fn reserve(&self, bytes: usize) -> Option<Reservation> {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);

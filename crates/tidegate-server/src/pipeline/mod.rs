@@ -2,7 +2,7 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! [`errands`] goes through what is already there; [`verify`] asks endpoints before anything is sent to them;
+//! `rates` brings tokens of rates that are shared; [`errands`] goes through what is already there; [`verify`] asks endpoints before anything is sent to them;
 //! [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
@@ -21,6 +21,7 @@ pub mod deliver;
 pub mod errands;
 
 mod notices;
+mod rates;
 mod retain;
 
 pub mod verify;
@@ -33,6 +34,7 @@ use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
+use tidegate_store::coordination::Coordination;
 use tidegate_store::{Replay, Store};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -78,6 +80,8 @@ pub struct Parts {
     pub spans: Arc<Spans>,
     /// How long things are kept.
     pub retention: Retention,
+    /// The other processes, if the store is shared.
+    pub coordination: Option<Arc<dyn Coordination>>,
 }
 
 /// Where the loops run. In simulation all are one.
@@ -105,6 +109,7 @@ pub struct Pipeline {
     persist_loop: Mutex<Option<JoinHandle<()>>>,
     follow_loop: JoinHandle<()>,
     retain_loop: JoinHandle<()>,
+    rates_loop: Option<JoinHandle<()>>,
     store: Arc<dyn Store>,
     clock: Clock,
 }
@@ -117,14 +122,14 @@ impl Pipeline {
 
     /// Starts the loops, but sends nothing: everything stays due in the store.
     pub async fn start_silent(parts: &Parts, loops: &Loops) -> tidegate_store::Result<Self> {
-        let desk = Desk::new(parts.clock.clone(), Bounds::default());
+        let desk = desk(parts, Bounds::default());
         desk.close();
         Self::start_with(parts, loops, desk).await
     }
 
     /// The same, with other bounds on what memory holds.
     pub async fn start_within(parts: &Parts, loops: &Loops, bounds: Bounds) -> tidegate_store::Result<Self> {
-        Self::start_with(parts, loops, Desk::new(parts.clock.clone(), bounds)).await
+        Self::start_with(parts, loops, desk(parts, bounds)).await
     }
 
     async fn start_with(parts: &Parts, loops: &Loops, desk: Desk) -> tidegate_store::Result<Self> {
@@ -155,6 +160,10 @@ impl Pipeline {
         ));
         let (store, clock) = (Arc::clone(&parts.store), parts.clock.clone());
         let retain_loop = tokio::spawn(Retain::new(parts).run());
+        let rates_loop = parts
+            .coordination
+            .clone()
+            .map(|coordination| loops.deliver.spawn(rates::run(Arc::clone(&desk), coordination)));
         Ok(Self {
             ingest,
             persist,
@@ -165,6 +174,7 @@ impl Pipeline {
             persist_loop,
             follow_loop,
             retain_loop,
+            rates_loop,
             store,
             clock,
         })
@@ -196,6 +206,9 @@ impl Pipeline {
     pub async fn stop(&self) {
         self.follow_loop.abort();
         self.retain_loop.abort();
+        if let Some(rates_loop) = &self.rates_loop {
+            rates_loop.abort();
+        }
         self.persist.release(self.desk.close());
         self.deliver.stop().await;
         self.persist.stop();
@@ -206,6 +219,12 @@ impl Pipeline {
             tracing::error!(%error, "the group commit ended early");
         }
     }
+}
+
+/// Where there are other processes, rates are theirs too.
+fn desk(parts: &Parts, bounds: Bounds) -> Desk {
+    let desk = Desk::new(parts.clock.clone(), bounds);
+    if parts.coordination.is_some() { desk.sharing_rates() } else { desk }
 }
 
 /// Keeps the stages on the newest configuration, whoever changed it and whatever became of them since.

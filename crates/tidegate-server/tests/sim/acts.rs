@@ -16,9 +16,10 @@ use tidegate_server::pipeline::persist::Unavailable;
 use tidegate_server::pipeline::{Parts, Pipeline};
 use tidegate_store::{
     Change, DeliveryFilter, Error, EventFilter, NewJob, NewSubscriber, Past, Replay, RetryOutcome, Selector,
-    StopOutcome, SubscriberUpdate, UnitStatus, What,
+    StopOutcome, SubscriberUpdate, UnitStatus, VerificationUpdate, What,
 };
 
+use super::consent::{self, Asked};
 use super::history::{EventKey, Histories, Told};
 use super::life::Life;
 use super::plan::Act;
@@ -47,11 +48,10 @@ impl Site {
                 self.patiently(patience_ms, self.create(project, spec, from_ms, active)).await;
             }
             Act::Patch { spec, patience_ms } => {
-                let update = SubscriberUpdate {
-                    definition: Some(self.register(&spec)),
-                    reorders: self.reorders(&spec),
-                    ..SubscriberUpdate::default()
-                };
+                let (reorders, verification) = self.moves(&spec);
+                let definition = Some(self.register(&spec));
+                let update =
+                    SubscriberUpdate { definition, reorders, verification, ..SubscriberUpdate::default() };
                 self.patiently(patience_ms, self.update(&spec.id, update)).await;
             }
             Act::SetActive { id, active, patience_ms } => {
@@ -98,11 +98,12 @@ impl Site {
         truth.deleted.is_none().then_some((truth.project, no))
     }
 
-    /// Whether a new definition changes what puts events in one lane.
-    fn reorders(&self, spec: &Spec) -> bool {
+    /// Whether a new definition changes what puts events in one lane, and what it means for its endpoint's consent.
+    fn moves(&self, spec: &Spec) -> (bool, Option<VerificationUpdate>) {
         let history = self.history.lock();
         let known = history.sub_no(&spec.id).and_then(|no| history.subs[&no].specs.last());
-        known.is_some_and(|(_, known)| known.lanes != spec.lanes)
+        let known = known.map(|(_, known)| known);
+        (known.is_some_and(|known| known.lanes != spec.lanes), consent::update(known, spec))
     }
 
     async fn post(&self, project: ProjectNo, body: String) {
@@ -153,7 +154,7 @@ impl Site {
             ),
             destination: None,
             active,
-            unverified: false,
+            unverified: spec.asked != Asked::Never,
             backfill_from: from_ms.map(|ms| Timestamp::from_ms(now.as_ms().saturating_sub(ms).max(0))),
         };
         let wants_past = new.backfill_from.is_some();
@@ -170,7 +171,7 @@ impl Site {
         self.update(id, SubscriberUpdate { active, ..SubscriberUpdate::default() }).await;
     }
 
-    async fn update(&self, id: &str, update: SubscriberUpdate) {
+    pub(crate) async fn update(&self, id: &str, update: SubscriberUpdate) {
         if let Some((project, no)) = self.living(id) {
             self.change(Change::UpdateSubscriber { project, no, update }).await;
         }

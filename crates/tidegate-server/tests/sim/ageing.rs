@@ -27,7 +27,9 @@ pub(crate) async fn age(site: &Site) {
         let now = after.iter().find(|other| other.no == row.no).map(|other| other.status);
         let is_right = match row.status {
             Status::Held | Status::Exhausted => now == Some(Status::Expired),
-            Status::Delivered | Status::Cancelled => now.is_none() || now == Some(row.status),
+            Status::Delivered | Status::Cancelled | Status::Expired => {
+                now.is_none() || now == Some(row.status)
+            }
             _ => false,
         };
         let mut history = site.history.lock();

@@ -56,6 +56,10 @@ pub(crate) struct History {
     pub(crate) attempts: BTreeMap<DeliveryNo, u32>,
     pub(crate) subs: BTreeMap<SubscriberNo, Truth>,
     pub(crate) specs: BTreeMap<String, Spec>,
+    /// How often an endpoint was asked at each edition of its address.
+    pub(crate) asks: BTreeMap<(String, u32), u32>,
+    /// To which it agreed.
+    pub(crate) consents: BTreeSet<(String, u32)>,
     /// The configuration in force in the store.
     pub(crate) version: Version,
     /// Claims in the hands of the present life.
@@ -163,6 +167,10 @@ pub(crate) struct Truth {
     pub(crate) specs_t: Vec<i64>,
     pub(crate) deleted: Option<Version>,
     pub(crate) active: bool,
+    /// Its owner wants it to be.
+    pub(crate) is_wanted: bool,
+    /// Its endpoint has not agreed yet.
+    pub(crate) is_unverified: bool,
     /// The change that made it so.
     pub(crate) active_since: Version,
     /// Its owner was told that it is paused or deleted: nothing may begin any more.

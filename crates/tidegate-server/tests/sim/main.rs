@@ -12,8 +12,10 @@ mod arrivals;
 mod breakers;
 mod catalog;
 mod checkers;
+mod consent;
 mod dice;
 mod history;
+mod keeping;
 mod life;
 mod notes;
 mod plan;
@@ -41,7 +43,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 36] = [
+const RARE_PATHS: [&str; 40] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -77,7 +79,11 @@ const RARE_PATHS: [&str; 36] = [
     "a subscriber given up",
     "a unit quarantined",
     "a unit released",
+    "an endpoint that agreed later",
+    "an endpoint that refused",
+    "an event gone under way",
     "an undelivered event expired",
+    "an undelivered event expired under way",
 ];
 
 /// What one run came to.

@@ -23,14 +23,15 @@ pub(crate) async fn note_steps(
         }
         let filter = EventFilter { limit: 10_000, ..Default::default() };
         let events = store.events(step.project, filter).await.expect("it was written").items;
+        // What has gone since it was found is not sent again.
         let key_of = |seq: Seq| {
-            let row = events.iter().find(|row| row.seq == seq).expect("it exists");
-            (step.project, row.source.clone(), row.id.clone())
+            let row = events.iter().find(|row| row.seq == seq)?;
+            Some((step.project, row.source.clone(), row.id.clone()))
         };
         let mut history = histories.lock();
         let version = history.version;
-        for (seq, route) in &step.replays {
-            *history.replays.entry((route.subscriber, key_of(*seq))).or_default() += 1;
+        for (key, route) in step.replays.iter().filter_map(|(seq, route)| Some((key_of(*seq)?, route))) {
+            *history.replays.entry((route.subscriber, key)).or_default() += 1;
             history.reach("a job that replays");
         }
         for delivery in &step.retries {

@@ -4,10 +4,13 @@
 //! combinations are met too. Everything here is decided before the run begins.
 
 use serde_json::{Value, json};
+use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 
 use super::catalog::{self, Edit};
+use super::consent::{self, Asked};
 use super::dice::Dice;
+use super::keeping;
 use super::receivers::{Mood, Moods};
 use super::spec::{Lanes, Spec};
 
@@ -99,11 +102,15 @@ pub(crate) struct Plan {
     pub(crate) outages: Vec<(i64, i64)>,
     pub(crate) bounds: Bounds,
     pub(crate) is_slow: bool,
+    /// Rates are kept as if there were other replicas.
+    pub(crate) shares_rates: bool,
     /// The store breaks down when the configuration has just changed.
     pub(crate) is_fragile: bool,
     pub(crate) is_haunted: bool,
     /// Stays paused to the end.
     pub(crate) left_paused: Option<String>,
+    /// How long things are kept, where that is not for long.
+    pub(crate) terms: Option<Retention>,
 }
 
 struct Planner {
@@ -125,17 +132,23 @@ impl Plan {
             outages: Vec::new(),
             bounds: bounds(&mut dice),
             is_slow: dice.percent(70),
+            shares_rates: seed.is_multiple_of(3),
             is_fragile: dice.percent(25),
             is_haunted: dice.percent(60),
             left_paused: None,
+            terms: keeping::plan(seed),
         };
         let mut planner = Planner { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() };
         planner.subscribers();
         planner.posts();
         planner.changes();
         planner.troubles();
-        catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
+        // What is quarantined goes too, and nobody could tell whether rightly.
+        if planner.plan.terms.is_none() {
+            catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
+        }
         planner.plan.acts.sort_by_key(|(t, _)| *t);
+        consent::plan(seed, &mut planner.plan.acts);
         planner.plan
     }
 }
@@ -170,6 +183,7 @@ impl Planner {
                 breaker: Some((10, 60_000)),
                 disable_after_ms: None,
                 edition: 0,
+                asked: Asked::Never,
             };
             self.create(0, project, canary, None, true);
         }
@@ -209,6 +223,7 @@ impl Planner {
             breaker: None,
             disable_after_ms: None,
             edition: 0,
+            asked: Asked::Never,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
         let project = self.dice.pick(&self.plan.projects);
@@ -229,6 +244,7 @@ impl Planner {
             breaker: None,
             disable_after_ms: None,
             edition: 0,
+            asked: Asked::Never,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =
@@ -288,6 +304,7 @@ impl Planner {
             ]),
             disable_after_ms: dice.pick(&[None, None, None, Some(6_000)]),
             edition: 0,
+            asked: Asked::Never,
         }
     }
 
@@ -325,7 +342,9 @@ impl Planner {
             let body = self.body(count);
             self.post(t, project, body);
         }
-        for _ in 0..self.dice.below(5) {
+        // Once an event is gone its id is new again.
+        let repeats = if self.plan.terms.is_some() { 0 } else { self.dice.below(5) };
+        for _ in 0..repeats {
             let (project, body) = self.dice.pick(&self.posted);
             let t = self.dice.between(0, END_T - 500);
             self.post(t, project, body);
@@ -363,7 +382,7 @@ impl Planner {
     fn event(&mut self) -> Value {
         let mut event = json!({"source": "shop", "type": self.dice.pick(&TYPES), "data": self.data()});
         let n = self.next_n;
-        event["id"] = json!(if n > 0 && self.dice.percent(4) {
+        event["id"] = json!(if n > 0 && self.plan.terms.is_none() && self.dice.percent(4) {
             format!("e{}", self.dice.between(0, n)) // other content under an id that may be taken
         } else {
             format!("e{n}")

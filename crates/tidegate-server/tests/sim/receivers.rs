@@ -66,8 +66,14 @@ enum Reply {
 impl Transport for Receivers {
     async fn send(&self, outbound: Outbound) -> Exchange {
         self.life.point().await;
-        let (index, dice) = self.note_send(&outbound);
         let began = self.life.clock.elapsed();
+        if outbound.headers["webhook-id"].as_bytes().starts_with(b"vfy_") {
+            let result = tokio::time::timeout(outbound.timeout, self.consent(&outbound)).await;
+            let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
+            self.life.point().await;
+            return Exchange { phases: Phases::default(), result };
+        }
+        let (index, dice) = self.note_send(&outbound);
         let result = tokio::time::timeout(outbound.timeout, self.serve(&outbound, index, dice)).await;
         let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
         self.note_told(index, &result);
@@ -105,7 +111,7 @@ impl Receivers {
         Ok(Answer { status, retry_after, head: ResponseHead::default(), grant: None })
     }
 
-    fn mood(&self, id: &str) -> Mood {
+    pub(crate) fn mood(&self, id: &str) -> Mood {
         let t = self.life.t();
         let moods = self.moods.get(id).into_iter().flatten();
         moods.into_iter().find(|(until, _)| t < *until).map_or(Mood::Healthy(20), |(_, mood)| mood.clone())
@@ -125,7 +131,7 @@ impl Receivers {
         }
     }
 
-    async fn wait(&self, ms: i64) {
+    pub(crate) async fn wait(&self, ms: i64) {
         if ms > 0 {
             self.life.clock.pause(Duration::from_millis(ms.unsigned_abs())).await;
         }
@@ -166,6 +172,7 @@ impl Receivers {
         if is_notice {
             history.reach("a notice delivered");
         }
+        self.check_consent(&mut history, subscriber, outbound);
         let index = history.begin(sent);
         (index, Dice::new(self.seed, &format!("{delivery}/{before}")))
     }
@@ -250,6 +257,6 @@ fn settle(mood: &Mood, dice: &mut Dice) -> Mood {
     }
 }
 
-fn failure(class: ErrorClass) -> Failure {
+pub(crate) fn failure(class: ErrorClass) -> Failure {
     Failure { class, detail: "as the plan says".to_owned() }
 }

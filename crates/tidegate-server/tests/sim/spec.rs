@@ -5,6 +5,8 @@
 
 use serde_json::{Value, json};
 
+use super::consent::Asked;
+
 /// What puts events in one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lanes {
@@ -35,6 +37,8 @@ pub(crate) struct Spec {
     pub(crate) disable_after_ms: Option<u64>,
     /// Tells one edition of a definition from the next.
     pub(crate) edition: u32,
+    /// How its endpoint wants to be asked before it gets anything.
+    pub(crate) asked: Asked,
 }
 
 impl Spec {
@@ -63,6 +67,7 @@ impl Spec {
         };
         value["disable_after"] =
             json!(self.disable_after_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms}ms")));
+        value["verification"] = json!(self.asked.name());
         value["order"] = match self.lanes {
             Lanes::None => json!({"by": "none"}),
             Lanes::One => json!({"by": "subscriber"}),

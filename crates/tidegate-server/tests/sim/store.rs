@@ -26,6 +26,7 @@ use tidegate_store::{
 
 use super::arrivals;
 use super::catalog;
+use super::consent;
 use super::dice::Dice;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
@@ -309,6 +310,11 @@ impl Store for FaultyStore {
         self.enter().await?;
         let limit = limit.min(1 + self.lock_dice().below(20));
         let result = self.inner.sweep(terms, sweep, limit, now).await;
+        if let Ok(swept) = &result
+            && self.life.t() < END_T
+        {
+            self.note_sweep(swept);
+        }
         self.leave().await;
         result
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tidegate_core::catalog::Mode;
 use tidegate_core::egress::Policy;
 use tidegate_core::id::Mint;
-use tidegate_core::retention::Retention;
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
@@ -20,6 +19,7 @@ use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
+use tidegate_store::coordination::{Coordination, Hub};
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 use tidegate_store::{Change, Store};
 use tokio::runtime::{Builder, Handle};
@@ -230,10 +230,14 @@ impl World {
             clock: life.clock.clone(),
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
-            retention: Retention::default(),
+            retention: self.plan.terms.unwrap_or_default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),
+            coordination: self
+                .plan
+                .shares_rates
+                .then(|| Arc::new(Hub::new().join()) as Arc<dyn Coordination>),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;
@@ -290,42 +294,53 @@ impl World {
 
     /// Everyone who is not meant to stay paused goes on, whether it was paused or its receiver was gone.
     async fn resume_all(&self, site: &Site) {
-        let inactive: Vec<String> = {
-            let history = self.history.lock();
-            let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
-            inactive.map(|truth| truth.id.clone()).collect()
-        };
-        for id in inactive.iter().filter(|id| Some(*id) != self.plan.left_paused.as_ref()) {
-            site.set_active(id, true).await;
+        for (id, is_wanted) in self.inactive() {
+            if is_wanted {
+                site.ask_again(&id).await;
+            } else {
+                site.set_active(&id, true).await;
+            }
         }
+    }
+
+    /// Who is not sent to and should be; and whether only its endpoint's consent is missing.
+    fn inactive(&self) -> Vec<(String, bool)> {
+        let history = self.history.lock();
+        let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
+        let meant = inactive.filter(|truth| Some(&truth.id) != self.plan.left_paused.as_ref());
+        meant.map(|truth| (truth.id.clone(), truth.is_wanted)).collect()
     }
 
     /// Faults are over: everyone resumes, and everything must come to its end.
     async fn rest(&self, site: &Site) {
-        let mut wait_ms = 250;
+        let (mut wait_ms, mut last) = (250, String::new());
         while site.life.t() < END_T + REST_MS {
             site.life.clock.pause(Duration::from_millis(wait_ms)).await;
             wait_ms = (wait_ms * 2).min(8_000);
             self.resume_all(site).await;
             let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
             let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
+            let is_awaited = !self.inactive().is_empty();
             let history = self.history.lock();
             let is_backfilling = history.subs.values().any(|truth| {
                 truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none()
             });
             if waiting == 0
                 && jobs == 0
+                && !is_awaited
                 && history.claims.is_empty()
                 && !is_backfilling
                 && history.posts_open == 0
             {
                 return;
             }
+            last =
+                format!("waiting {waiting}, jobs {jobs}, backfilling {is_backfilling}, awaited {is_awaited}");
         }
         let mut history = self.history.lock();
         let claims: Vec<i64> = history.claims.keys().copied().collect();
         history.violation(format!(
-            "liveness: not at rest {REST_MS} ms after the last fault; claimed {claims:?}"
+            "liveness: not at rest {REST_MS} ms after the last fault; claimed {claims:?}, {last}"
         ));
     }
 }

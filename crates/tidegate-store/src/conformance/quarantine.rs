@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use tidegate_core::catalog::{Finding, Mode, Reason};
 use tidegate_core::limits::REQUEST_BYTES_MAX;
+use tidegate_core::retention::Retention;
 
 use super::bench::{Bench, Draft, PROJECT, draft, statuses, submission};
 use super::{Case, named};
 use crate::UnitStatus::{Accepted, Conflict, Duplicate, Gone, Quarantined};
 use crate::{
     Admission, Change, Committed, Group, Picked, QuarantineFilter, QuarantineRow, RoutedUnit, Submission,
+    Sweep,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -25,6 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
         discarding_is_for_good,
         projects_do_not_see_each_other,
         it_survives_a_restart_and_shares_the_commit,
+        it_goes_by_retention,
+        a_number_that_was_used_again_is_another_unit,
     ]
 }
 
@@ -237,4 +241,42 @@ async fn it_survives_a_restart_and_shares_the_commit(mut bench: Bench) {
     assert_eq!(ids(&list(&bench, any()).await), ["2"]);
     assert_eq!(bench.events(PROJECT).await.len(), 2);
     assert_eq!(statuses(&release(&bench, pick(&bench, any()).await.units).await), [Accepted]);
+}
+
+async fn it_goes_by_retention(mut bench: Bench) {
+    let term = std::time::Duration::from_secs(40);
+    let terms = Retention { deliveries: term, ..Retention::default() };
+    refuse(&bench, (0..5).map(|n| whole(&format!("old{n}")))).await;
+    bench.pass(30_000);
+    refuse(&bench, [whole("young")]).await;
+    let began = bench.now;
+    bench.pass(9_999);
+    let swept = bench.store().sweep(terms, Sweep::Rest, 100, bench.now).await.unwrap();
+    assert_eq!(list(&bench, any()).await.len(), 6, "nothing goes before its time");
+    assert_eq!(swept.due, Some(bench.later(1)), "it says when");
+    bench.pass(1);
+    let (mut steps, mut next) = (0, Some(Sweep::Rest));
+    let mut due = None;
+    while let Some(sweep) = next {
+        let swept = bench.store().sweep(terms, sweep, 2, bench.now).await.unwrap();
+        (next, due, steps) = (swept.next, swept.due, steps + 1);
+        assert!(steps < 100, "a round ends");
+    }
+    assert_eq!(ids(&list(&bench, any()).await), ["young"]);
+    assert!(steps > 2, "a few at a time");
+    assert_eq!(due, Some(began.plus(term)));
+    bench.pass(30_000);
+    bench.store().sweep(terms, Sweep::Rest, 2, bench.now).await.unwrap();
+    assert!(list(&bench, any()).await.is_empty());
+    assert_eq!(statuses(&refuse(&bench, [whole("old0")]).await), [Quarantined(WRONG)], "as if it were new");
+    assert_eq!(ids(&list(&bench, any()).await), ["old0"]);
+}
+
+async fn a_number_that_was_used_again_is_another_unit(bench: Bench) {
+    refuse(&bench, [whole("1")]).await;
+    let (first, second) = (pick(&bench, any()).await, pick(&bench, any()).await);
+    assert_eq!(statuses(&release(&bench, first.units).await), [Accepted]);
+    refuse(&bench, [whole("2")]).await;
+    assert_eq!(statuses(&release(&bench, second.units).await), [Duplicate], "it was released before");
+    assert_eq!(ids(&list(&bench, any()).await), ["2"], "and nothing else was");
 }

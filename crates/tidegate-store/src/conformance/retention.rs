@@ -23,6 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         an_id_is_new_again_and_numbers_are_not,
         old_definitions_go_and_traces_stay_true,
         ended_jobs_go,
+        numbers_of_what_is_gone_are_not_used_again,
+        a_backfill_makes_nothing_of_what_is_gone,
         a_step_is_bounded_and_a_round_ends,
     ]
 }
@@ -270,4 +272,47 @@ async fn a_step_is_bounded_and_a_round_ends(mut bench: Bench) {
     assert_eq!((swept.expired, swept.events), (25, 25), "the others are in flight");
     bench.pass(DELIVERIES);
     assert_eq!(round(&bench, 3).await.deliveries, 25);
+}
+
+async fn numbers_of_what_is_gone_are_not_used_again(mut bench: Bench) {
+    let keeper = bench.subscriber("keeper").await;
+    let mut numbers = Vec::new();
+    for round in 0..3 {
+        let id = format!("job_{round}");
+        let what = What::Replay { subscriber: keeper, past: Past::Any };
+        let selector = Selector { what, types: Vec::new(), from: None, to: None };
+        let scope = bench.store().scope(PROJECT, selector, bench.now).await.unwrap();
+        let job = bench.store().start_job(NewJob { id: id.clone(), scope }, bench.now).await.unwrap().no;
+        bench.store().stop_job(PROJECT, id, bench.now).await.unwrap();
+        let subscriber = bench.subscriber(&format!("s{round}")).await;
+        bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
+        numbers.push((job, subscriber));
+        bench.pass(DELIVERIES);
+        self::round(&bench, 100).await;
+        if round == 1 {
+            bench.reopen().await;
+        }
+    }
+    assert!(bench.store().jobs(PROJECT, None, 10).await.unwrap().items.is_empty(), "all of them are gone");
+    assert!(numbers.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{numbers:?}");
+}
+
+async fn a_backfill_makes_nothing_of_what_is_gone(mut bench: Bench) {
+    bench.send([draft("old")]).await;
+    bench.pass(EVENTS / 2);
+    bench.send([draft("young")]).await;
+    let new = crate::NewSubscriber {
+        backfill_from: Some(tidegate_core::time::Timestamp::from_ms(0)),
+        ..super::bench::new_subscriber("late")
+    };
+    let subscriber = bench.change(Change::CreateSubscriber(new)).await.no;
+    let (mut step, events) = bench.store().backfill(subscriber, 10).await.unwrap().expect("there is a past");
+    step.matched = events.iter().map(|event| (event.seq, None)).collect();
+    assert_eq!(step.matched.len(), 2);
+    bench.pass(EVENTS / 2);
+    assert_eq!(round(&bench, 100).await.events, 1, "one goes between the look and the commit");
+    bench.commit(crate::Group { backfills: vec![step], ..crate::Group::default() }).await;
+    bench.audit().await;
+    let made: Vec<_> = bench.claim_all(subscriber).await.into_iter().map(|job| job.event).collect();
+    assert_eq!(made, [events[1].seq]);
 }

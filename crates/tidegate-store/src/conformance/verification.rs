@@ -1,12 +1,13 @@
 //! Verification: whoever has not agreed is inactive, and only the answer to the question that was asked counts.
 
 use tidegate_core::delivery::Status;
+use tidegate_core::retention::Retention;
 use tidegate_core::verification::{Consent, VerificationStatus};
 
 use super::bench::{Bench, PROJECT, draft, new_subscriber};
 use super::{Case, named};
 use crate::{
-    Change, Error, NewSubscriber, SubscriberRow, SubscriberUpdate, VerificationRow, VerificationUpdate,
+    Change, Error, NewSubscriber, SubscriberRow, SubscriberUpdate, Sweep, VerificationRow, VerificationUpdate,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -16,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
         an_answer_counts_for_its_round_only,
         a_pause_outlives_the_consent,
         nobody_asks_any_more,
+        what_waits_for_a_consent_expires_like_everything_held,
+        a_consent_ends_the_waiting,
     ]
 }
 
@@ -138,4 +141,54 @@ async fn nobody_asks_any_more(bench: Bench) {
     bench.update(no, change(VerificationUpdate::Begin)).await;
     bench.update(no, change(VerificationUpdate::End)).await;
     assert_eq!(state(&bench).await, (false, Some("paused".to_owned()), None));
+}
+
+/// Terms that let nothing but undelivered things go.
+const UNDELIVERED_MS: u64 = 20_000;
+
+async fn expired(bench: &Bench) -> u64 {
+    let undelivered = std::time::Duration::from_millis(UNDELIVERED_MS);
+    let terms = Retention { undelivered, ..Retention::default() };
+    let (mut next, mut expired) = (Some(Sweep::BEGIN), 0);
+    while let Some(sweep) = next {
+        let swept = bench.store().sweep(terms, sweep, 100, bench.now).await.expect("the store works");
+        expired += swept.expired;
+        next = swept.next;
+    }
+    expired
+}
+
+async fn what_waits_for_a_consent_expires_like_everything_held(mut bench: Bench) {
+    let created = unverified(&bench, true).await;
+    let moved = bench.subscriber("moved").await;
+    let resumed = bench.subscriber("resumed").await;
+    bench.update(moved, change(VerificationUpdate::Begin)).await;
+    bench.pause(resumed).await;
+    bench.update(resumed, change(VerificationUpdate::Begin)).await;
+    bench.resume(resumed).await;
+    bench.send([draft("e").to(created).to(moved).to(resumed)]).await;
+    bench.pass(UNDELIVERED_MS - 1);
+    assert_eq!(expired(&bench).await, 0);
+    bench.pass(1);
+    assert_eq!(expired(&bench).await, 3);
+    assert_eq!(bench.status(moved, "e").await, Status::Expired);
+}
+
+async fn a_consent_ends_the_waiting(mut bench: Bench) {
+    let (asked, unasked) = (bench.subscriber("asked").await, bench.subscriber("unasked").await);
+    for no in [asked, unasked] {
+        bench.update(no, change(VerificationUpdate::Begin)).await;
+    }
+    bench.send([draft("e").to(asked).to(unasked)]).await;
+    bench.pass(UNDELIVERED_MS - 1);
+    let round = bench.store().configuration(0).await.unwrap().subscribers[0].verification.clone();
+    bench.update(asked, agreed(round.expect("it is verified").round)).await;
+    bench.update(unasked, change(VerificationUpdate::End)).await;
+    for no in [asked, unasked] {
+        bench.pause(no).await;
+    }
+    bench.pass(UNDELIVERED_MS - 1);
+    assert_eq!(expired(&bench).await, 0, "the pause is younger than the term");
+    bench.pass(1);
+    assert_eq!(expired(&bench).await, 2);
 }

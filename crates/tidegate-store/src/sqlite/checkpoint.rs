@@ -4,10 +4,12 @@
 //! for it. So a connection of its own does most of that work while commits go on. It can not do all: the log starts
 //! anew only when nothing is left of it, which under load is never so for anybody but the writer. Therefore the writer
 //! keeps its own threshold, further out, and finds little left to do there.
+//!
+//! Promises: when the store is dropped, nothing of this touches its files any more.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -22,49 +24,70 @@ const PAGE_BYTES: usize = 4_096;
 /// What an event, a delivery or a result takes beside the bodies.
 const ROW_BYTES: usize = 256;
 
-/// Counts what is written, and checkpoints when it is much.
-pub(super) struct Checkpointer {
+/// Counts what is written, and checkpoints when it is much. Dropping it waits for a checkpoint that is under way.
+pub(super) struct Checkpointer(Arc<Inner>);
+
+struct Inner {
     path: PathBuf,
     calls: Calls,
     pages: AtomicUsize,
     is_running: AtomicBool,
-    conn: Mutex<Option<Connection>>,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// With a connection, if there was need of one already.
+    Open(Option<Connection>),
+    Over,
 }
 
 impl Checkpointer {
-    pub(super) fn new(path: PathBuf, calls: Calls) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(path: PathBuf, calls: Calls) -> Self {
+        Self(Arc::new(Inner {
             path,
             calls,
             pages: AtomicUsize::new(0),
             is_running: AtomicBool::new(false),
-            conn: Mutex::default(),
-        })
+            state: Mutex::new(State::Open(None)),
+        }))
     }
 
     /// A group was committed.
-    pub(super) fn written(self: &Arc<Self>, group: &Group) {
-        let pages = self.pages.fetch_add(about_pages(group), Ordering::Relaxed);
-        if pages < PAGES || self.is_running.swap(true, Ordering::Relaxed) {
+    pub(super) fn written(&self, group: &Group) {
+        let pages = self.0.pages.fetch_add(about_pages(group), Ordering::Relaxed);
+        if pages < PAGES || self.0.is_running.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.pages.store(0, Ordering::Relaxed);
-        let checkpointer = Arc::clone(self);
-        match self.calls {
-            Calls::Inline => checkpointer.run(),
+        self.0.pages.store(0, Ordering::Relaxed);
+        let inner = Arc::clone(&self.0);
+        match self.0.calls {
+            Calls::Inline => inner.run(),
             Calls::Blocking => {
-                tokio::task::spawn_blocking(move || checkpointer.run());
+                tokio::task::spawn_blocking(move || inner.run());
             }
         }
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        *self.0.lock() = State::Over;
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A failure is nobody's loss: the log stays as it is, and the writer's own checkpoint tells of a broken file.
     fn run(&self) {
-        let mut conn = self.conn.lock().unwrap_or_else(PoisonError::into_inner);
-        let open =
-            conn.take().map_or_else(|| db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE), Ok);
-        *conn =
-            open.ok().filter(|open| open.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).is_ok());
+        if let State::Open(conn) = &mut *self.lock() {
+            let open = || db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE);
+            let open = conn.take().map_or_else(open, Ok).ok();
+            let checkpoint = "PRAGMA wal_checkpoint(PASSIVE)";
+            *conn = open.filter(|open| open.query_row(checkpoint, [], |_| Ok(())).is_ok());
+        }
         self.is_running.store(false, Ordering::Relaxed);
     }
 }

@@ -231,7 +231,10 @@ fn submit(
                 Some(quarantine::insert(context, submission.project, &routed.unit, finding)?)
             }
             Admission::Refused(_) => known,
-            Admission::Released(no) => quarantine::release(context, submission.project, *no, known)?,
+            Admission::Released(no) => {
+                let unit = (*no, &routed.unit.fingerprint);
+                quarantine::release(context, submission.project, unit, known)?
+            }
         };
         if status.is_none() {
             accept(context, submission, routed)?;

@@ -7,6 +7,7 @@ use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 
+use super::sweep::Numbered;
 use super::{Writer, catalog, failed, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
@@ -163,11 +164,13 @@ fn create_subscriber(
         return Err(Error::Quota(format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers")));
     }
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
+    let no = Numbered::Subscribers.next(tx).map_err(failed)?;
     tx.execute(
-        "INSERT INTO subscribers (project, id, created_at, created_version, version, active, inactive_reason,
+        "INSERT INTO subscribers (no, project, id, created_at, created_version, version, active, inactive_reason,
             definition, secret, backfill_after, backfill_until, backfill_from, destination, verification,
             inactive_at)
-         VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, CASE WHEN ?5 THEN NULL ELSE ?3 END)",
+         VALUES (?14, ?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13,
+            CASE WHEN ?5 THEN NULL ELSE ?3 END)",
         params![
             new.project,
             new.id,
@@ -182,10 +185,10 @@ fn create_subscriber(
             backfill.map(|marks| marks.2),
             new.destination,
             new.unverified.then_some(VerificationStatus::Pending.name()),
+            no,
         ],
     )
     .map_err(failed)?;
-    let no = tx.last_insert_rowid();
     remember(tx, new.project, no, version, Some(&new.definition))?;
     Ok(no)
 }
@@ -254,10 +257,10 @@ fn update_subscriber(
         ));
     }
     if let Some(change) = &update.verification {
-        verification::update(tx, no, change)?;
+        verification::update(tx, no, change, now)?;
     }
     if update.active == Some(Ok(())) {
-        verification::hold_back(tx, no)?;
+        verification::hold_back(tx, no, now)?;
     }
     if let Some(secret) = &update.secret {
         replace_secret(tx, no, secret)?;

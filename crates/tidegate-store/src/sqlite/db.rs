@@ -59,6 +59,22 @@ where
     }
 }
 
+/// Opens the writing connection of a process that begins, and brings what an earlier one left in the log into the
+/// database, flushed. After a flush that failed, the system may show a log that the disk does not have: whatever is
+/// answered from it, or written behind it, would be gone after a power cut.
+pub(super) fn open_first(path: &Path) -> Result<Connection> {
+    let conn = open_writer(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    let is_busy: bool =
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).map_err(failed)?;
+    if is_busy {
+        return Err(Error::Unusable(format!(
+            "{} is open elsewhere: close whatever else reads it",
+            path.display()
+        )));
+    }
+    Ok(conn)
+}
+
 /// Opens the writing connection and makes sure that a commit is on disk when it returns.
 pub(super) fn open_writer(path: &Path, flags: OpenFlags) -> Result<Connection> {
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;

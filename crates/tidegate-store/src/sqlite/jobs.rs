@@ -9,6 +9,7 @@ use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX}
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
+use super::sweep::Numbered;
 use super::{LAST_NO, Writer, deliveries, events, failed, lanes, replay, stamp};
 use crate::{
     DeadLetter, Error, JobRow, JobStatus, JobStep, NewJob, Page, Past, Result, Scan, Scope, Selector,
@@ -206,9 +207,10 @@ pub(super) fn start(writer: &mut Writer, new: &NewJob, now: Timestamp) -> Result
         What::DeadLetters { subscriber, .. } => *subscriber,
     };
     let selector = serde_json::to_string(&scope.selector).expect("a selector is always JSON");
+    let no = Numbered::Jobs.next(&tx).map_err(failed)?;
     tx.execute(
-        "INSERT INTO jobs (project, id, selector, subscriber, status, begin, after, until, started_at)
-         VALUES (?1, ?2, ?3, ?4, 0, ?5, ?5, ?6, ?7)",
+        "INSERT INTO jobs (no, project, id, selector, subscriber, status, begin, after, until, started_at)
+         VALUES (?8, ?1, ?2, ?3, ?4, 0, ?5, ?5, ?6, ?7)",
         params![
             scope.project,
             new.id,
@@ -216,11 +218,11 @@ pub(super) fn start(writer: &mut Writer, new: &NewJob, now: Timestamp) -> Result
             subscriber,
             scope.begin,
             scope.until,
-            scope.asked_at.as_ms()
+            scope.asked_at.as_ms(),
+            no
         ],
     )
     .map_err(failed)?;
-    let no = tx.last_insert_rowid();
     stamp(&tx, now).map_err(failed)?;
     let row = by_no(&tx, no).map_err(failed)?.ok_or(Error::NotFound)?;
     tx.commit().map_err(failed)?;

@@ -74,7 +74,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     dedupe: Arc<Mutex<Dedupe>>,
-    checkpointer: Arc<Checkpointer>,
+    checkpointer: Checkpointer,
     calls: Calls,
     incarnation: Incarnation,
     salt: Vec<u8>,
@@ -121,7 +121,7 @@ impl SqliteStore {
             .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
         let lock = lock(dir)?;
         let path = dir.join("tidegate.db");
-        let conn = db::open_writer(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        let conn = db::open_first(&path)?;
         migrate(&conn)?;
         let mut writer = Writer::start(conn, path.clone(), salt, now)?;
         let latest = writer.latest().map_err(failed)?;

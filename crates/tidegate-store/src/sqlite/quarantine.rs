@@ -4,7 +4,7 @@
 
 use rusqlite::{Connection, Row, params};
 use tidegate_core::catalog::{Finding, Reason, pack, unpack};
-use tidegate_core::event::Unit;
+use tidegate_core::event::{Fingerprint, Unit};
 use tidegate_core::id::{ProjectNo, QuarantineNo};
 use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, REQUEST_BYTES_MAX};
 use tidegate_core::time::Timestamp;
@@ -39,11 +39,12 @@ pub(super) fn insert(
     Ok(UnitStatus::Quarantined(finding.reason))
 }
 
-/// Takes a unit out, unless its id is taken by other content. `None` means that it is to be accepted now.
+/// Takes a unit out, unless its id is taken by other content. `None` means that it is to be accepted now. If it was
+/// taken out before, its number may be another one's by now, whose print is another.
 pub(super) fn release(
     context: &Context<'_>,
     project: ProjectNo,
-    no: QuarantineNo,
+    (no, print): (QuarantineNo, &Fingerprint),
     known: Option<UnitStatus>,
 ) -> rusqlite::Result<Option<UnitStatus>> {
     if known == Some(UnitStatus::Conflict) {
@@ -51,8 +52,8 @@ pub(super) fn release(
     }
     let removed = context
         .conn
-        .prepare_cached("DELETE FROM quarantine WHERE no = ?1 AND project = ?2")?
-        .execute([no, project])?;
+        .prepare_cached("DELETE FROM quarantine WHERE no = ?1 AND project = ?2 AND fingerprint = ?3")?
+        .execute(params![no, project, print])?;
     Ok(if removed == 0 && known.is_none() { Some(UnitStatus::Gone) } else { known })
 }
 

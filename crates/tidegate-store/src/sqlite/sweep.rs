@@ -31,7 +31,7 @@ pub(super) fn sweep(
     let dropped = step.run(sweep).map_err(failed)?;
     let out = step.out;
     if out.events + out.deliveries + out.expired > 0 || sweep == Sweep::Rest {
-        remember_last_no(&tx, writer.next_no - 1).map_err(failed)?;
+        remember(&tx, "last_no", writer.next_no - 1).map_err(failed)?;
         stamp(&tx, now).map_err(failed)?;
         tx.commit().map_err(failed)?;
     }
@@ -41,13 +41,51 @@ pub(super) fn sweep(
     Ok(out)
 }
 
-/// Numbers are never used again, even if every row that had one is gone.
-fn remember_last_no(conn: &Connection, last: i64) -> rusqlite::Result<()> {
+/// Numbers are never used again, even if every row that had one is gone: memory may still speak of them.
+fn remember(conn: &Connection, name: &str, last: i64) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "INSERT INTO meta VALUES ('last_no', ?1) ON CONFLICT (name) DO UPDATE SET value = max(value, ?1)",
+        "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = max(value, ?2)",
     )?
-    .execute([last])?;
+    .execute(params![name, last])?;
     Ok(())
+}
+
+/// Tables whose rows have numbers of their own and go in time.
+#[derive(Clone, Copy)]
+pub(super) enum Numbered {
+    Jobs,
+    Subscribers,
+}
+
+impl Numbered {
+    /// Keeps the largest number, before its row goes.
+    fn remember(self, conn: &Connection) -> rusqlite::Result<()> {
+        let last: Option<i64> = conn.query_row(self.largest(), [], |row| row.get(0))?;
+        last.map_or(Ok(()), |last| remember(conn, self.name(), last))
+    }
+
+    /// The number of the next row.
+    pub(super) fn next(self, conn: &Connection) -> rusqlite::Result<i64> {
+        let there: Option<i64> = conn.query_row(self.largest(), [], |row| row.get(0))?;
+        let gone: Option<i64> = conn
+            .query_row("SELECT value FROM meta WHERE name = ?1", [self.name()], |row| row.get(0))
+            .optional()?;
+        Ok(there.max(gone).unwrap_or(0) + 1)
+    }
+
+    fn largest(self) -> &'static str {
+        match self {
+            Self::Jobs => "SELECT max(no) FROM jobs",
+            Self::Subscribers => "SELECT max(no) FROM subscribers",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jobs => "last_job",
+            Self::Subscribers => "last_subscriber",
+        }
+    }
 }
 
 struct Step<'a> {
@@ -67,6 +105,9 @@ pub(super) const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at,
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id > ?1 ORDER BY d.id LIMIT ?2";
 pub(super) const OLDEST_EVENTS: &str =
     "SELECT seq, accepted_at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
+const OLDEST_JOB: &str =
+    "SELECT finished_at FROM jobs WHERE status <> 0 AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1";
 
 impl Step<'_> {
     /// Says which run of look-up keys is gone, if one is.
@@ -234,6 +275,8 @@ impl Step<'_> {
 
     /// Everything else that ages is little, but for quarantined units and look-up keys, which go a few at a time.
     fn remove_rest(&mut self) -> rusqlite::Result<Option<i64>> {
+        Numbered::Jobs.remember(self.conn)?;
+        Numbered::Subscribers.remember(self.conn)?;
         let over = self.now.as_ms() - i64::try_from(self.terms.deliveries.as_millis()).unwrap_or(i64::MAX);
         self.conn
             .prepare_cached("DELETE FROM jobs WHERE status <> 0 AND finished_at <= ?1")?
@@ -248,6 +291,13 @@ impl Step<'_> {
             .execute(params![over, limit as i64])?;
         if quarantined > 0 {
             self.out.next = Some(Sweep::Rest);
+        }
+        for sql in [OLDEST_QUARANTINED, OLDEST_JOB] {
+            let oldest: Option<i64> =
+                self.conn.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
+            if let Some(at) = oldest.filter(|_| quarantined == 0) {
+                self.out.due_at(Timestamp::from_ms(at).plus(self.terms.deliveries));
+            }
         }
         self.remove_definitions(over)?;
         let run = self.idle_run()?;

@@ -2,6 +2,7 @@
 
 use rusqlite::{Row, Transaction, params};
 use tidegate_core::id::SubscriberNo;
+use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
 
 use super::failed;
@@ -27,12 +28,13 @@ const BEGIN: &str =
     "UPDATE subscribers SET verification = 'pending', verification_round = verification_round + 1,
         verification_tries = 0, verification_detail = NULL, allowed_rate = NULL,
         inactive_reason = CASE WHEN active THEN 'unverified' ELSE inactive_reason END, active = 0,
-        failing_since = NULL
+        inactive_at = coalesce(inactive_at, ?2), failing_since = NULL
     WHERE no = ?1";
 
 const END: &str = "UPDATE subscribers SET verification = NULL, verification_round = verification_round + 1,
         verification_tries = 0, verification_detail = NULL, allowed_rate = NULL,
         active = active OR coalesce(inactive_reason = 'unverified', 0),
+        inactive_at = CASE WHEN inactive_reason = 'unverified' THEN NULL ELSE inactive_at END,
         inactive_reason = nullif(inactive_reason, 'unverified')
     WHERE no = ?1";
 
@@ -40,6 +42,7 @@ const AGREED: &str =
     "UPDATE subscribers SET verification = 'verified', verification_tries = verification_tries + 1,
         verification_detail = NULL, allowed_rate = ?3,
         active = active OR coalesce(inactive_reason = 'unverified', 0),
+        inactive_at = CASE WHEN inactive_reason = 'unverified' THEN NULL ELSE inactive_at END,
         inactive_reason = nullif(inactive_reason, 'unverified')
     WHERE no = ?1 AND verification_round = ?2 AND verification = 'pending'";
 
@@ -47,9 +50,14 @@ const REFUSED: &str = "UPDATE subscribers SET verification = ?3, verification_tr
         verification_detail = ?4
     WHERE no = ?1 AND verification_round = ?2 AND verification = 'pending'";
 
-pub(super) fn update(tx: &Transaction<'_>, no: SubscriberNo, update: &VerificationUpdate) -> Result<()> {
+pub(super) fn update(
+    tx: &Transaction<'_>,
+    no: SubscriberNo,
+    update: &VerificationUpdate,
+    now: Timestamp,
+) -> Result<()> {
     let changed = match update {
-        VerificationUpdate::Begin => tx.execute(BEGIN, [no]),
+        VerificationUpdate::Begin => tx.execute(BEGIN, params![no, now.as_ms()]),
         VerificationUpdate::End => tx.execute(END, [no]),
         VerificationUpdate::Tried { round, outcome: Ok(consent), .. } => {
             tx.execute(AGREED, params![no, round, consent.per_minute])
@@ -66,11 +74,11 @@ pub(super) fn update(tx: &Transaction<'_>, no: SubscriberNo, update: &Verificati
 }
 
 /// Whoever is resumed without its endpoint's consent stays inactive, for that reason.
-pub(super) fn hold_back(tx: &Transaction<'_>, no: SubscriberNo) -> Result<()> {
+pub(super) fn hold_back(tx: &Transaction<'_>, no: SubscriberNo, now: Timestamp) -> Result<()> {
     tx.execute(
-        "UPDATE subscribers SET active = 0, inactive_reason = 'unverified'
+        "UPDATE subscribers SET active = 0, inactive_reason = 'unverified', inactive_at = ?2
          WHERE no = ?1 AND active AND verification IS NOT NULL AND verification <> 'verified'",
-        [no],
+        params![no, now.as_ms()],
     )
     .map_err(failed)?;
     Ok(())

@@ -60,6 +60,7 @@ enum Verb {
         page: Page,
     },
     /// Show one type
+    #[command(alias = "show")]
     Get {
         /// The source of its events
         service: String,

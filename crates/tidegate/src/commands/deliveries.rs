@@ -27,14 +27,15 @@ const COLUMNS: [Column; 6] = [
     ("EVENTS", "events"),
 ];
 
-const LINES: [Column; 7] = [
+const LINES: [Column; 8] = [
     ("id", "id"),
     ("status", "status"),
     ("subscriber", "subscriber"),
     ("events", "events"),
     ("created", "created_at"),
     ("due", "due_at"),
-    ("ended", "ended_at"),
+    ("ended", "finished_at"),
+    ("reason", "reason"),
 ];
 
 const ATTEMPT_COLUMNS: [Column; 5] = [
@@ -67,6 +68,7 @@ enum Verb {
         page: Page,
     },
     /// Show one delivery with its attempts
+    #[command(alias = "show")]
     Get {
         /// Its id
         id: String,
@@ -104,7 +106,7 @@ pub(crate) async fn run(args: DeliveriesArgs, globals: &Globals) -> anyhow::Resu
 async fn get(session: &mut Session, id: &str) -> anyhow::Result<()> {
     let answer = session.get(&["v1", "deliveries", id]).await?;
     let Some(delivery) = session.show(&answer, &LINES)? else { return Ok(()) };
-    match delivery.get("attempts").and_then(Value::as_array) {
+    match delivery.get("attempt_log").and_then(Value::as_array) {
         Some(attempts) if !attempts.is_empty() => {
             session.output.line("")?;
             session.output.line(&table_text(attempts, &ATTEMPT_COLUMNS, None))?;

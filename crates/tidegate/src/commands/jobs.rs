@@ -55,6 +55,7 @@ enum Verb {
         page: Page,
     },
     /// Show one job
+    #[command(alias = "show")]
     Get {
         /// Its id
         id: String,

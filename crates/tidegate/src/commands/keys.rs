@@ -20,13 +20,12 @@ Examples:
 Roles: admin (everything in its project), publisher (sends events), viewer (reads).
 All of these need an admin key.";
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 6] = [
     ("ID", "id"),
     ("PROJECT", "project"),
     ("ROLE", "role"),
     ("PREFIX", "prefix"),
     ("CREATED", "created_at"),
-    ("LAST USED", "last_used_at"),
     ("NAME", "name"),
 ];
 

@@ -166,8 +166,10 @@ pub(crate) fn table_text(items: &[Value], columns: &[Column], width: Option<u16>
 
 /// Members that are there, a line each.
 fn item_text(item: &Value, lines: &[Column]) -> String {
-    let filled =
-        lines.iter().map(|(title, path)| (*title, cell(item, path))).filter(|(_, value)| value != "-");
+    let filled = lines
+        .iter()
+        .map(|(title, path)| (*title, cell(item, path)))
+        .filter(|(_, value)| value != "-" && !value.is_empty());
     let texts: Vec<String> = filled.map(|(title, value)| format!("{title:<14}{}", plain(&value))).collect();
     texts.join("\n")
 }

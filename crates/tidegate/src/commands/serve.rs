@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
     /// Accept and keep everything, but send nothing until a start without this
     #[arg(long)]
     pub(crate) no_deliver: bool,
-    /// The same as a variable
+    /// Whether anything is sent; false accepts and keeps everything [default: true]
     #[arg(long, env = "TIDEGATE_DELIVER_ENABLED", hide = true, value_name = "BOOL")]
     pub(crate) deliver_enabled: Option<bool>,
     /// The configuration file; flags and variables win over it

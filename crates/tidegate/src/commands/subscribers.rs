@@ -75,6 +75,7 @@ enum Verb {
         page: Page,
     },
     /// Show one subscriber
+    #[command(alias = "show")]
     Get {
         /// Its id
         id: String,

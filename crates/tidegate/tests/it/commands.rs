@@ -183,6 +183,49 @@ fn dead_letters_are_sent_again_and_jobs_are_looked_at() {
 }
 
 #[test]
+fn a_delivery_is_shown_with_its_attempts_and_why_it_ended() {
+    let server = Server::start();
+    let (hook, shell) = (Receiver::scripted(|_| Reply::status(503)), Shell::new(&server));
+    server.subscribe(&hook, &json!({ "breaker": "off", "retry": { "schedule": ["1ms"] } }));
+    server.admin().publish(&event("e1"));
+    let dead = server.admin().until("/v1/deliveries?status=exhausted", |page| page["items"] != json!([]));
+    let id = dead["items"][0]["id"].as_str().expect("an id");
+    let shown = shell.types(&format!("tidegate deliveries show {id}")).text(0).to_owned();
+    shows(&shown, &["status        exhausted", "reason        all 2 attempts failed"]);
+    assert!(shown.contains("ended         20"), "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains(" 503 ")).count(), 2, "{shown}");
+    let subscriber = dead["items"][0]["subscriber"].as_str().expect("an id");
+    let shown = shell.types(&format!("tidegate subscribers show {subscriber}")).text(0).to_owned();
+    assert!(
+        shown.contains("active") && !shown.contains("sources"),
+        "nothing is shown of what is empty: {shown}"
+    );
+}
+
+#[test]
+fn a_wrong_configuration_is_told_in_one_line_with_its_place() {
+    let server = Server::start();
+    let shell = Shell::new(&server);
+    let file = std::env::temp_dir().join(format!("tidegate-wrong-{}.yaml", std::process::id()));
+    for (text, complaint) in [
+        (
+            "listen: 127.0.0.1:1\nretenton:\n  events: 7d\n",
+            "line 2 column 1: unknown field `retenton`, expected",
+        ),
+        ("retention:\n  events: 7x\n", "line 2 column 11: expected a duration such as"),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        let line = format!("tidegate config check {}", file.display());
+        let told = shell.types(&line).complaint(1).to_owned();
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 2, "{told}");
+        assert!(lines[0].contains(&format!("{}: {complaint}", file.display())), "{told}");
+        assert!(lines[1].contains("fix: "), "{told}");
+    }
+    std::fs::remove_file(&file).expect("it is there");
+}
+
+#[test]
 fn what_waits_is_tried_at_the_trigger() {
     let (server, gate) = (Server::start(), Gate::default());
     let shell = Shell::new(&server);

@@ -76,6 +76,18 @@ fn requests_that_are_not_http_are_refused_and_harm_nobody() {
 }
 
 #[test]
+fn a_head_has_at_most_64_kib() {
+    let server = Server::start();
+    let client = server.admin();
+    let head = |bytes: usize| {
+        let line = "GET /livez HTTP/1.1\r\nhost: x\r\nx-a: ";
+        format!("{line}{}\r\n\r\n", "a".repeat(bytes - line.len() - 4))
+    };
+    assert_eq!(raw(&client, head(60 * 1024).as_bytes()), 200);
+    assert_eq!(raw(&client, head(65 * 1024).as_bytes()), 431);
+}
+
+#[test]
 fn one_connection_carries_many_requests() {
     let server = Server::start();
     let event = r#"{"source":"s","type":"t"}"#;

@@ -351,9 +351,11 @@ impl<'a> Words<'a> {
     }
 }
 
+/// Words whose values are data and not schemas.
+pub(in crate::catalog) const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
+
 /// Where each `$anchor` is. Refuses an `$id` below the top: it would give references another meaning.
-fn anchors(document: &Value) -> Compiled<BTreeMap<&str, String>> {
-    const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
+pub(in crate::catalog) fn anchors(document: &Value) -> Compiled<BTreeMap<&str, String>> {
     let mut found = BTreeMap::new();
     let mut left = vec![(String::new(), document)];
     while let Some((pointer, value)) = left.pop() {

@@ -24,6 +24,7 @@ use regex::Regex;
 use serde_json::{Number, Value};
 
 pub use compile::Flaw;
+pub(super) use compile::{DATA, anchors};
 
 /// A compiled schema.
 #[derive(Debug)]

@@ -37,6 +37,11 @@ pub(super) async fn style() -> Response {
     page("text/css; charset=utf-8", include_str!("docs.css").to_owned())
 }
 
+/// What a browser shows beside the title.
+pub(super) async fn icon() -> Response {
+    page("image/svg+xml", include_str!("icon.svg").to_owned())
+}
+
 /// Every error code, each with a place that a problem's `type` points to.
 pub(super) async fn errors() -> Response {
     let mut entries = String::new();
@@ -45,7 +50,7 @@ pub(super) async fn errors() -> Response {
         // Writing to a string does not fail.
         let _ = writeln!(
             entries,
-            "<section id=\"{code}\"><h2><a href=\"#{code}\">{code}</a></h2><p>{cause}</p><p><b>Remedy:</b> {remedy}</p></section>"
+            "<section class=\"code\" id=\"{code}\"><h2><a href=\"#{code}\">{code}</a></h2><p>{cause}</p><p><b>Remedy:</b> {remedy}</p></section>"
         );
     }
     page(HTML, include_str!("errors.html").replace("<!-- entries -->", &entries))

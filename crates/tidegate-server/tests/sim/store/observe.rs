@@ -56,6 +56,16 @@ impl FaultyStore {
         self.check_spinning(&mut history, t);
     }
 
+    pub(super) fn note_sweep(&self, swept: &Swept) {
+        let mut history = self.history.lock();
+        if swept.events > 0 {
+            history.reach("an event gone under way");
+        }
+        if swept.expired > 0 {
+            history.reach("an undelivered event expired under way");
+        }
+    }
+
     /// Whoever commits again and again at one instant keeps time from passing: on a real machine, a core that burns.
     fn check_spinning(&self, history: &mut History, t: i64) {
         history.spins = if history.spins.0 == t { (t, history.spins.1 + 1) } else { (t, 0) };
@@ -116,13 +126,15 @@ impl FaultyStore {
                     specs: vec![(changed.version, spec)],
                     specs_t: vec![t],
                     deleted: None,
-                    active: new.active,
+                    active: new.active && !new.unverified,
+                    is_wanted: new.active,
+                    is_unverified: new.unverified,
                     active_since: changed.version,
                     is_silenced: false,
                     backfill: new.backfill_from.map(Timestamp::as_ms),
                     backfilled: None,
                     touched: vec![t],
-                    pauses: if new.active { Vec::new() } else { vec![(t, i64::MAX)] },
+                    pauses: if new.active && !new.unverified { Vec::new() } else { vec![(t, i64::MAX)] },
                 };
                 history.subs.insert(changed.no, truth);
             }
@@ -137,9 +149,7 @@ impl FaultyStore {
                 if update.active == Some(Err("failing".to_owned())) {
                     failing = truth.specs.last().and_then(|(_, spec)| spec.disable_after_ms);
                 }
-                if let Some(active) = &update.active {
-                    truth.set_active(active.is_ok(), changed.version, t);
-                }
+                consent::note_change(truth, update, changed.version, t);
                 truth.touched.push(t);
                 self.check_given_up(&mut history, *no, failing);
             }

@@ -51,6 +51,26 @@ fn one_process_at_a_time() {
 }
 
 #[test]
+fn what_a_crash_left_in_the_log_is_in_the_database_before_anything_is_served() {
+    let (dir, crashed, alone) = (Scratch::new(), Scratch::new(), Scratch::new());
+    let store = open(&dir).unwrap();
+    std::fs::create_dir_all(crashed.path()).unwrap();
+    for name in ["tidegate.db", "tidegate.db-wal"] {
+        std::fs::copy(dir.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    let next = open(&crashed).unwrap();
+    assert_eq!(next.incarnation(), store.incarnation() + 1);
+    std::fs::create_dir_all(alone.path()).unwrap();
+    let without_log = alone.path().join("tidegate.db");
+    std::fs::copy(crashed.path().join("tidegate.db"), &without_log).unwrap();
+    let kept: i64 = Connection::open(without_log)
+        .unwrap()
+        .query_row("SELECT value FROM meta WHERE name = 'incarnation'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(kept, store.incarnation(), "whatever becomes of the log");
+}
+
+#[test]
 fn a_schema_from_the_future_is_refused() {
     let dir = Scratch::new();
     drop(open(&dir).unwrap());

@@ -1,0 +1,88 @@
+//! How a subscriber's rate is kept: by a bucket of its own, or by tokens of one that all replicas share.
+
+use std::time::Duration;
+
+use super::Bucket;
+use crate::limits::GRANT_VALID_MS;
+use crate::subscriber::Rate;
+use crate::time::Timestamp;
+
+/// What says whether one more may go.
+#[derive(Debug)]
+pub(super) enum Meter {
+    /// Nobody counts.
+    Free,
+    /// This process alone.
+    Own(Bucket),
+    /// All replicas together.
+    Shared(Purse),
+}
+
+/// Tokens that were granted and not used yet.
+#[derive(Debug)]
+pub(super) struct Purse {
+    pub(super) rate: Rate,
+    tokens: u32,
+    /// From then on they are worth nothing: tokens that are held back and used together would be a second burst.
+    void_at: Timestamp,
+    /// It was asked for more, and there was no answer yet.
+    is_begging: bool,
+}
+
+/// Why one may not go yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Its rate lets it go then.
+    Until(Timestamp),
+    /// There are no tokens.
+    Tokens,
+}
+
+impl Meter {
+    pub(super) fn new(rate: Option<Rate>, is_shared: bool, now: Timestamp) -> Self {
+        match rate {
+            None => Self::Free,
+            Some(rate) if is_shared => {
+                Self::Shared(Purse { rate, tokens: 0, void_at: now, is_begging: false })
+            }
+            Some(rate) => Self::Own(Bucket::new(rate, now)),
+        }
+    }
+
+    /// Lets one go, or says what it has to wait for.
+    pub(super) fn take(&mut self, now: Timestamp) -> Result<(), Wait> {
+        match self {
+            Self::Free => Ok(()),
+            Self::Own(bucket) => bucket.take(now).map_err(Wait::Until),
+            Self::Shared(purse) => purse.take(now),
+        }
+    }
+
+    /// What was asked for is not wanted any more.
+    pub(super) fn forget(&mut self) {
+        if let Self::Shared(purse) = self {
+            (purse.tokens, purse.is_begging) = (0, false);
+        }
+    }
+}
+
+impl Purse {
+    fn take(&mut self, now: Timestamp) -> Result<(), Wait> {
+        if self.tokens == 0 || now >= self.void_at {
+            (self.tokens, self.is_begging) = (0, true);
+            return Err(Wait::Tokens);
+        }
+        self.tokens -= 1;
+        Ok(())
+    }
+
+    /// The answer to its begging; whether it still waited for one.
+    pub(super) fn put(&mut self, tokens: u32, now: Timestamp) -> bool {
+        if !std::mem::take(&mut self.is_begging) {
+            return false;
+        }
+        self.tokens = tokens;
+        self.void_at = now.plus(Duration::from_millis(GRANT_VALID_MS));
+        true
+    }
+}

@@ -1,0 +1,148 @@
+//! One process among several: its share of everybody's places, and the tokens of rates that all keep together.
+//!
+//! A limit on concurrency is divided, so that nobody has to ask before sending; a limit smaller than the number of replicas
+//! belongs to some of them, and the others leave that subscriber to these. A rate is not divided, since that would waste
+//! what an idle replica does not use: whoever has work begs for tokens, and uses them at once.
+//!
+//! Does not: know who lives or talk to anybody. `tidegate-server` hands in both.
+
+use std::time::Duration;
+
+use super::{Meter, Schedule};
+use crate::delivery::Job;
+use crate::id::SubscriberNo;
+use crate::subscriber::Rate;
+use crate::time::Timestamp;
+
+/// The place of this process among those that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// From 0.
+    pub rank: u32,
+    /// How many live, this one included.
+    pub replicas: u32,
+}
+
+impl Default for Share {
+    /// The only one.
+    fn default() -> Self {
+        Self { rank: 0, replicas: 1 }
+    }
+}
+
+impl Share {
+    /// Its part of a subscriber's limit. Each subscriber begins to count the replicas elsewhere, so that small limits do
+    /// not all fall to the same one.
+    pub fn of(self, limit: u32, subscriber: SubscriberNo) -> u32 {
+        let replicas = self.replicas.max(1);
+        let turn = subscriber.rem_euclid(i64::from(replicas));
+        let rank = (i64::from(self.rank) + turn).rem_euclid(i64::from(replicas));
+        share(limit, u32::try_from(rank).unwrap_or(0), replicas)
+    }
+}
+
+/// The part of a limit that falls to one of several. All parts together are the limit; none differs from another by more
+/// than one.
+pub fn share(limit: u32, rank: u32, replicas: u32) -> u32 {
+    limit / replicas + u32::from(rank < limit % replicas)
+}
+
+/// Somebody who waits for tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beg {
+    /// Who.
+    pub subscriber: SubscriberNo,
+    /// Of which rate.
+    pub rate: Rate,
+    /// How many it could use at once.
+    pub wanted: u32,
+}
+
+impl Schedule {
+    /// From now on, whoever has a rate begs for tokens of it. To be said before anybody takes part.
+    pub fn share_rates(&mut self) {
+        self.shares_rates = true;
+    }
+
+    /// The number of replicas, or this one's place among them, has changed. Gives back what waited for places that are no
+    /// longer here.
+    pub fn set_share(&mut self, share: Share) -> Vec<Job> {
+        if share == self.share {
+            return Vec::new();
+        }
+        self.share = share;
+        let everyone: Vec<SubscriberNo> = self.lineups.keys().copied().collect();
+        everyone.into_iter().flat_map(|subscriber| self.resize(subscriber)).collect()
+    }
+
+    fn resize(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        let took_part = lineup.takes_part();
+        lineup.places = self.share.of(lineup.terms.concurrency, subscriber);
+        match (took_part, lineup.takes_part()) {
+            (true, false) => self.leave_to_others(subscriber),
+            (false, true) => {
+                self.go_on(subscriber);
+                Vec::new()
+            }
+            _ => {
+                self.line_up(subscriber);
+                Vec::new()
+            }
+        }
+    }
+
+    /// It has no place here any more; what is under way comes to its end.
+    pub(super) fn leave_to_others(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        self.leave_queue(subscriber);
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        let mut queue = std::mem::take(&mut lineup.urgent);
+        queue.append(&mut lineup.queue);
+        lineup.asked.clear();
+        // Whatever comes until it has places here again is in the store, and older than what comes after.
+        lineup.spilled = true;
+        self.bytes -= std::mem::take(&mut lineup.bytes);
+        queue.into()
+    }
+
+    /// Whether somebody waits for tokens who has not asked yet.
+    pub fn has_beggars(&self) -> bool {
+        !self.beggars.is_empty()
+    }
+
+    /// Who waits for tokens since this was last asked. Each is answered by [`Schedule::grant`].
+    pub fn begs(&mut self) -> Vec<Beg> {
+        let beggars = std::mem::take(&mut self.beggars);
+        beggars.into_iter().filter_map(|subscriber| self.beg(subscriber)).collect()
+    }
+
+    fn beg(&mut self, subscriber: SubscriberNo) -> Option<Beg> {
+        let lineup = self.lineups.get_mut(&subscriber)?;
+        let Meter::Shared(purse) = &lineup.meter else { return None };
+        let rate = purse.rate;
+        let waiting = u32::try_from(lineup.queue.len() + lineup.urgent.len()).unwrap_or(u32::MAX);
+        let wanted = waiting.min(lineup.free_places()).min(rate.burst());
+        if wanted == 0 {
+            // What it had to send was given back meanwhile.
+            self.leave_queue(subscriber);
+            return None;
+        }
+        Some(Beg { subscriber, rate, wanted })
+    }
+
+    /// Answers who begged: so many may go at once; if that is none, it is worth begging again after `next_in`.
+    pub fn grant(&mut self, subscriber: SubscriberNo, tokens: u32, next_in: Duration, now: Timestamp) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        let Meter::Shared(purse) = &mut lineup.meter else { return };
+        if !purse.put(tokens, now) {
+            return;
+        }
+        if tokens > 0 {
+            self.turns.push_back(subscriber);
+        } else {
+            // Rounded up: who comes too early only begs in vain.
+            let wait = next_in + Duration::from_micros(999);
+            self.throttled.insert((now.plus(wait.max(Duration::from_millis(1))), subscriber));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The contract of coordination, executable: every way passes every case, on real servers.
+//!
+//! A case gets replicas from a [`Fixture`], which can also end their connections and empty what the server remembers. Rates
+//! are judged by the time that really passed: what was granted is at most a burst and the rate's worth of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::subscriber::Rate;
+
+use super::{BucketKey, Coordination, News, timer};
+
+/// How a case gets at replicas. One fixture is one installation.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// One more replica, connected, with nothing left to hear.
+    async fn join(&self) -> Arc<dyn Coordination>;
+    /// Whether replicas have connections, which can be lost.
+    fn has_connections(&self) -> bool;
+    /// Ends the connections of all replicas; they may connect again.
+    async fn cut(&self);
+    /// Empties whatever the server remembers.
+    async fn wipe(&self);
+}
+
+/// Replicas in a case.
+const REPLICAS: usize = 3;
+/// Those who take at once, on each replica.
+const TAKERS: usize = 6;
+/// From one message to the next, with a little less than promised for the grain of timers.
+const SPACING: Duration = Duration::from_millis(4);
+
+/// Runs every case. Panics where the contract is broken.
+pub async fn run(fixture: &dyn Fixture) {
+    tellings_reach_all_others(fixture).await;
+    many_tellings_are_few_messages(fixture).await;
+    a_bucket_gives_a_burst_and_then_its_rate(fixture).await;
+    buckets_do_not_mix(fixture).await;
+    a_new_rate_holds_at_once(fixture).await;
+    takers_stay_within_the_rate(fixture).await;
+    a_wiped_bucket_costs_one_burst(fixture).await;
+    if fixture.has_connections() {
+        after_a_gap_there_may_be_anything(fixture).await;
+        takers_survive_lost_connections(fixture).await;
+    }
+}
+
+async fn tellings_reach_all_others(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let news = News { jobs: true, ..News::work([1, 2]) };
+    replicas[0].tell(news.clone());
+    for other in &replicas[1..] {
+        assert_eq!(other.hear().await, news);
+    }
+    replicas[1].tell(News::configuration());
+    assert_eq!(replicas[0].hear().await, News::configuration(), "and nothing of its own");
+    assert_eq!(replicas[2].hear().await, News::configuration());
+}
+
+async fn many_tellings_are_few_messages(fixture: &dyn Fixture) {
+    const TELLING: Duration = Duration::from_millis(100);
+    const SUBSCRIBERS: i64 = 100;
+    let replicas = join(fixture).await;
+    let began = timer::now();
+    let sent = replicas[0].tally().sent;
+    let mut tellings = 0;
+    while tellings < SUBSCRIBERS || began.elapsed() < TELLING {
+        replicas[0].tell(News::work([tellings % SUBSCRIBERS]));
+        tellings += 1;
+        tokio::task::yield_now().await;
+    }
+    replicas[0].tell(News::configuration());
+    let mut all = News::default();
+    while !(all.configuration && all.subscribers == (0..SUBSCRIBERS).collect::<BTreeSet<_>>()) {
+        let news = replicas[1].hear().await;
+        assert!(!news.everything, "nothing was lost");
+        all.merge(news);
+    }
+    let most = began.elapsed().as_micros() / SPACING.as_micros() + 2;
+    let messages = u128::from(replicas[0].tally().sent - sent);
+    assert!(messages <= most, "{messages} messages of {tellings} tellings, {most} at most");
+}
+
+async fn after_a_gap_there_may_be_anything(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    fixture.cut().await;
+    for replica in &replicas {
+        hear_everything(replica).await;
+    }
+    // From here on they hear each other again. What was told while one was being connected is in its everything.
+    let mut round = 0;
+    loop {
+        round += 1;
+        replicas[0].tell(News::work([round]));
+        let news = replicas[1].hear().await;
+        if news.subscribers.contains(&round) {
+            break;
+        }
+        assert!(round < 50, "{news:?} instead of what was told");
+    }
+}
+
+async fn a_bucket_gives_a_burst_and_then_its_rate(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, rate) = (bucket("burst"), rate("20/s"));
+    let began = timer::now();
+    let first = replicas[0].take(&bucket, rate, 100).await;
+    assert_eq!(first.granted, rate.burst(), "a new bucket is full");
+    assert!(first.next_in > Duration::ZERO && first.next_in <= rate.interval(), "{first:?}");
+    let mut total = u64::from(first.granted);
+    for replica in replicas.iter().cycle().take(30) {
+        let grant = replica.take(&bucket, rate, 100).await;
+        total += u64::from(grant.granted);
+        assert!(grant.next_in > Duration::ZERO && grant.next_in <= rate.interval(), "{grant:?}");
+    }
+    within_bound(total, rate, 1, began.elapsed());
+    let wait = replicas[1].take(&bucket, rate, 1).await;
+    if wait.granted == 0 {
+        timer::pause(wait.next_in).await;
+        assert_eq!(replicas[2].take(&bucket, rate, 1).await.granted, 1, "it said so");
+    }
+}
+
+async fn buckets_do_not_mix(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let hourly = rate("1/h");
+    for name in ["one", "two"] {
+        assert_eq!(replicas[0].take(&bucket(name), hourly, 1).await.granted, 1);
+        let again = replicas[1].take(&bucket(name), hourly, 1).await;
+        assert_eq!(again.granted, 0);
+        assert!(again.next_in > Duration::from_secs(3_500), "{again:?}");
+    }
+}
+
+async fn a_new_rate_holds_at_once(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let bucket = bucket("changed");
+    assert_eq!(replicas[0].take(&bucket, rate("1/h"), 1).await.granted, 1);
+    let wait = replicas[0].take(&bucket, rate("100/s"), 1).await;
+    assert!(
+        wait.granted == 1 || wait.next_in <= Duration::from_millis(10),
+        "{wait:?}: an hour's wait is no more"
+    );
+}
+
+async fn takers_stay_within_the_rate(fixture: &dyn Fixture) {
+    let (total, elapsed) = take_for(fixture, "bound", 300, async {}).await;
+    within_bound(total, rate("200/s"), 1, elapsed);
+    assert!(elapsed < Duration::from_secs(3), "waiting for {elapsed:?} is no way to keep 200/s");
+}
+
+async fn a_wiped_bucket_costs_one_burst(fixture: &dyn Fixture) {
+    let (total, elapsed) = take_for(fixture, "wiped", 600, fixture.wipe()).await;
+    within_bound(total, rate("200/s"), 2, elapsed);
+}
+
+async fn takers_survive_lost_connections(fixture: &dyn Fixture) {
+    let (total, elapsed) = take_for(fixture, "cut", 600, fixture.cut()).await;
+    within_bound(total, rate("200/s"), 1, elapsed);
+}
+
+/// Takes tokens at 200 a second on all replicas at once until so many were granted, with something happening after the first
+/// half; says how many it really were and how long it took.
+async fn take_for(
+    fixture: &dyn Fixture,
+    name: &str,
+    enough: u64,
+    event: impl Future<Output = ()>,
+) -> (u64, Duration) {
+    let replicas = join(fixture).await;
+    let total = Arc::new(AtomicU64::new(0));
+    let began = timer::now();
+    let mut takers = tokio::task::JoinSet::new();
+    for taker in 0..REPLICAS * TAKERS {
+        let replica = Arc::clone(&replicas[taker % REPLICAS]);
+        let (bucket, total) = (bucket(name), Arc::clone(&total));
+        let wanted = u32::try_from(taker % 4 + 1).unwrap_or(1);
+        takers.spawn(async move {
+            while total.load(Ordering::Relaxed) < enough {
+                let grant = replica.take(&bucket, rate("200/s"), wanted).await;
+                total.fetch_add(u64::from(grant.granted), Ordering::Relaxed);
+                if grant.granted == 0 {
+                    timer::pause(grant.next_in.max(Duration::from_millis(1))).await;
+                }
+            }
+        });
+    }
+    while total.load(Ordering::Relaxed) < enough / 2 {
+        timer::pause(Duration::from_millis(1)).await;
+    }
+    event.await;
+    while let Some(ended) = takers.join_next().await {
+        ended.expect("taking never fails");
+    }
+    (total.load(Ordering::Relaxed), began.elapsed())
+}
+
+/// What a rate allows over a time, with so many bursts. One more may be due at the very end.
+fn within_bound(total: u64, rate: Rate, bursts: u32, elapsed: Duration) {
+    let flow = elapsed.as_micros() / rate.interval().as_micros() + 1;
+    let most = u128::from(bursts * rate.burst()) + flow;
+    assert!(u128::from(total) <= most, "{total} were granted in {elapsed:?}, {most} at most");
+}
+
+async fn hear_everything(replica: &Arc<dyn Coordination>) {
+    while !replica.hear().await.everything {}
+}
+
+async fn join(fixture: &dyn Fixture) -> Vec<Arc<dyn Coordination>> {
+    let mut replicas = Vec::new();
+    for _ in 0..REPLICAS {
+        replicas.push(fixture.join().await);
+    }
+    replicas
+}
+
+fn bucket(name: &str) -> BucketKey {
+    BucketKey(name.to_owned())
+}
+
+fn rate(text: &str) -> Rate {
+    Rate::parse(text).expect("a rate")
+}

@@ -1,0 +1,78 @@
+//! What replicas tell each other, and the tokens they share.
+//!
+//! Nothing here is a record. A hint that is lost costs latency, for everyone also looks into the store by himself now and
+//! then; a bucket that is lost costs at most one burst; no event depends on either. [`Local`] is the way within a process; every
+//! way keeps the contract in `conformance`.
+//!
+//! Does not: decide who may send (that is `tidegate_core::schedule`) or know who lives (that is the store's heartbeat).
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod local;
+mod mailbox;
+mod news;
+mod timer;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::id::SubscriberNo;
+use tidegate_core::subscriber::Rate;
+
+pub use local::{Hub, Local};
+pub use news::News;
+
+/// Hints between replicas and tokens they share. Whatever is lost costs latency or at most one burst, never an event.
+#[async_trait]
+pub trait Coordination: Send + Sync + 'static {
+    /// Tells the other replicas, soon; many tellings of a short while are one message. Never waits, never fails.
+    fn tell(&self, news: News);
+
+    /// What the others told since; waits until there is something. After a gap, in which tellings may have been lost, it is
+    /// [`News::everything`]. For one listener.
+    async fn hear(&self) -> News;
+
+    /// Takes up to `wanted` tokens of a shared bucket, to be used at once. Who can not reach the bucket gets none.
+    async fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant;
+
+    /// What has gone through it so far.
+    fn tally(&self) -> Tally;
+}
+
+/// Names a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BucketKey(String);
+
+impl BucketKey {
+    /// That of a subscriber's own rate.
+    pub fn subscriber(no: SubscriberNo) -> Self {
+        Self(format!("subscriber:{no}"))
+    }
+
+    /// Its name, in letters, digits and colons.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Tokens to be used at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// How many.
+    pub granted: u32,
+    /// If they were fewer than wanted: when it is worth asking again.
+    pub next_in: Duration,
+}
+
+/// Counts, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages heard from others.
+    pub heard: u64,
+    /// Times after which messages may have been missed.
+    pub gaps: u64,
+    /// Takings that were answered from PostgreSQL because Redis could not.
+    pub fallbacks: u64,
+}

@@ -1,0 +1,28 @@
+//! The one place where coordination reads a clock or waits.
+//!
+//! It talks to real servers, which no simulation drives; what it decides with time takes it as a parameter. [`Local`](super::Local),
+//! which simulations use, moves with tokio's time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[expect(clippy::disallowed_methods, reason = "measures how old an answer of a real server is")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "spaces out what is sent to real servers")]
+pub(super) async fn pause(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// Microseconds, as buckets count them.
+pub(super) fn us(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The other way; nothing is below zero.
+pub(super) fn duration(us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(us).unwrap_or(0))
+}

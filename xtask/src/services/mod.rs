@@ -1,0 +1,131 @@
+//! Throw-away PostgreSQL and Redis for tests and chaos.
+//!
+//! [`Services`] starts both on loopback with their data in a folder of their own under `target/services`; when it goes,
+//! they go, folder and all, also on ctrl-c, and what a killed run left is cleared away by the next one. Where
+//! `TIDEGATE_TEST_POSTGRES` or `TIDEGATE_TEST_REDIS` names a server, that one is used instead. PostgreSQL keeps its promises
+//! here as it does elsewhere: it syncs, so that what survives a kill proves something.
+//!
+//! What is missing is installed, or named; it is never passed over. Linux only, for it finds its processes in `/proc`; elsewhere
+//! the two variables do.
+
+mod command;
+mod home;
+mod postgres;
+mod programs;
+mod redis;
+
+use anyhow::{Context, Result};
+
+pub(crate) use command::{Arguments, run};
+use home::Home;
+use postgres::Postgres;
+use redis::Redis;
+
+/// Names a PostgreSQL for the tests. They make databases of their own in it.
+const POSTGRES: &str = "TIDEGATE_TEST_POSTGRES";
+/// Names a Redis for the tests. They may empty it.
+const REDIS: &str = "TIDEGATE_TEST_REDIS";
+
+/// Both servers, as long as this lives.
+pub(crate) struct Services {
+    postgres: Either<Postgres>,
+    redis: Either<Redis>,
+    /// Ends whatever runs in it.
+    _home: Option<Home>,
+}
+
+/// One that somebody else keeps, by its address, or one of ours.
+enum Either<T> {
+    Theirs(String),
+    Ours(T),
+}
+
+impl Services {
+    /// Starts what the environment does not name.
+    pub(crate) fn start() -> Result<Self> {
+        let named = |name| std::env::var(name).ok().filter(|url| !url.is_empty());
+        Self::start_beside(named(POSTGRES), named(REDIS))
+    }
+
+    /// Starts both, whatever the environment says: for those who are going to kill them.
+    pub(crate) fn start_own() -> Result<Self> {
+        Self::start_beside(None, None)
+    }
+
+    fn start_beside(postgres: Option<String>, redis: Option<String>) -> Result<Self> {
+        if let (Some(postgres), Some(redis)) = (&postgres, &redis) {
+            let (postgres, redis) = (Either::Theirs(postgres.clone()), Either::Theirs(redis.clone()));
+            return Ok(Self { postgres, redis, _home: None });
+        }
+        let programs = programs::find_or_install(postgres.is_none(), redis.is_none())?;
+        let home = Home::new()?;
+        let postgres = match postgres {
+            Some(url) => Either::Theirs(url),
+            None => Either::Ours(Postgres::create(&programs.postgres, &home)?),
+        };
+        let redis = match redis {
+            Some(url) => Either::Theirs(url),
+            None => Either::Ours(Redis::create(&programs.redis, &home)?),
+        };
+        Ok(Self { postgres, redis, _home: Some(home) })
+    }
+
+    /// Where PostgreSQL is, with a user who may do everything.
+    pub(crate) fn postgres_url(&self) -> String {
+        match &self.postgres {
+            Either::Theirs(url) => url.clone(),
+            Either::Ours(postgres) => postgres.url(),
+        }
+    }
+
+    /// Where Redis is.
+    pub(crate) fn redis_url(&self) -> String {
+        match &self.redis {
+            Either::Theirs(url) => url.clone(),
+            Either::Ours(redis) => redis.url(),
+        }
+    }
+
+    /// How tests find both.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![(POSTGRES, self.postgres_url()), (REDIS, self.redis_url())]
+    }
+
+    /// SIGKILL to all of PostgreSQL at once: no checkpoint, no goodbye.
+    pub(crate) fn kill_postgres(&mut self) -> Result<()> {
+        ours(&mut self.postgres, POSTGRES)?.kill()
+    }
+
+    /// Starts PostgreSQL again, on the same port and data, and waits until it has recovered.
+    pub(crate) fn resume_postgres(&mut self) -> Result<()> {
+        ours(&mut self.postgres, POSTGRES)?.resume()
+    }
+
+    /// SIGKILL to Redis.
+    pub(crate) fn kill_redis(&mut self) -> Result<()> {
+        ours(&mut self.redis, REDIS)?.kill()
+    }
+
+    /// Starts Redis again, on the same port and empty.
+    pub(crate) fn resume_redis(&mut self) -> Result<()> {
+        ours(&mut self.redis, REDIS)?.resume()
+    }
+
+    /// Takes everything that Redis holds: keys and scripts.
+    pub(crate) fn flush_redis(&mut self) -> Result<()> {
+        let redis = ours(&mut self.redis, REDIS)?;
+        redis.ask("FLUSHALL")?;
+        redis.ask("SCRIPT FLUSH")
+    }
+}
+
+fn ours<'a, T>(either: &'a mut Either<T>, variable: &str) -> Result<&'a mut T> {
+    match either {
+        Either::Ours(service) => Some(service),
+        Either::Theirs(_) => None,
+    }
+    .with_context(|| format!("{variable} names a server that was not started here: it is left alone"))
+}
+
+#[cfg(test)]
+mod tests;

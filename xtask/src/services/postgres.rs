@@ -1,0 +1,124 @@
+//! A PostgreSQL of our own.
+//!
+//! Its settings are fast where that costs no promise: a commit is synced and answered as in production.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::home::{self, Home};
+use crate::clock;
+
+/// Recovery after a kill reads the log since the last checkpoint.
+const READY_PATIENCE: Duration = Duration::from_secs(120);
+/// How much of its log is shown when it does not start.
+const LOG_TAIL_LINES: usize = 20;
+
+const USER: &str = "tidegate";
+
+const SETTINGS: [&str; 14] = [
+    "listen_addresses=127.0.0.1",
+    // A socket file's path may not be longer than a hundred characters; ours may.
+    "unix_socket_directories=",
+    "max_connections=200",
+    "fsync=on",
+    "synchronous_commit=on",
+    "full_page_writes=on",
+    "shared_buffers=128MB",
+    "max_wal_size=2GB",
+    "checkpoint_timeout=15min",
+    "wal_level=logical",
+    "max_prepared_transactions=0",
+    "log_line_prefix=%m [%p] %u@%d ",
+    "log_lock_waits=on",
+    "log_checkpoints=off",
+];
+
+/// One cluster.
+pub(super) struct Postgres {
+    start: Command,
+    folder: PathBuf,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Postgres {
+    /// Makes a cluster with the programs in `bin` and starts it.
+    pub(super) fn create(bin: &Path, home: &Home) -> Result<Self> {
+        let folder = home.folder("postgres")?;
+        let data = folder.join("data");
+        let mut initdb = home.command(&bin.join("initdb"), &folder);
+        initdb.arg("--pgdata").arg(&data).args(["--username", USER, "--auth", "trust", "--no-sync"]);
+        initdb.args(["--encoding", "UTF8", "--locale", "C"]);
+        let output = initdb.output().context("initdb does not start")?;
+        ensure!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
+        let port = home::free_port()?;
+        let mut start = home.command(&bin.join("postgres"), &folder);
+        start.arg("-D").arg(&data).args(["-p", &port.to_string()]);
+        start.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        let mut postgres = Self { start, folder, port, child: None };
+        postgres.resume()?;
+        Ok(postgres)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Starts it on what is there and waits until it takes connections.
+    pub(super) fn resume(&mut self) -> Result<()> {
+        ensure!(self.child.is_none(), "PostgreSQL runs already");
+        let log = File::options().create(true).append(true).open(self.log())?;
+        self.start.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        let mut child = self.start.spawn().context("postgres does not start")?;
+        let mut ended = false;
+        let ready = clock::wait_until(READY_PATIENCE, || {
+            ended = !matches!(child.try_wait(), Ok(None));
+            ended || answers(self.port).unwrap_or(false)
+        });
+        self.child = Some(child);
+        if ended || !ready {
+            bail!("PostgreSQL did not become ready; its log ends:\n{}", self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// Kills the server and every process of it. A kill of the first alone would let the others finish what they do.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill()?;
+        home::kill_all_in(&self.folder)?;
+        child.wait()?;
+        Ok(())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    }
+}
+
+/// Whether it lets us in: it answers the first message of a connection with a request to authenticate, or that it did not
+/// need to; one that still recovers answers with an error.
+fn answers(port: u16) -> Result<bool> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let parameters = format!("user\0{USER}\0database\0postgres\0\0");
+    let protocol = 196_608_u32;
+    let length = u32::try_from(8 + parameters.len())?;
+    let message = [&length.to_be_bytes()[..], &protocol.to_be_bytes(), parameters.as_bytes()].concat();
+    stream.write_all(&message)?;
+    let mut kind = [0];
+    stream.read_exact(&mut kind)?;
+    Ok(kind == *b"R")
+}
