@@ -16,15 +16,15 @@ use tidegate_store::sqlite::Calls;
 
 #[test]
 fn sqlite_inline() {
-    conformance::run(|| Arc::new(Sqlite::new(Calls::Inline)));
+    conformance::run(1, || Arc::new(Sqlite::new(Calls::Inline)));
 }
 
 #[test]
 fn sqlite_blocking() {
-    conformance::run(|| Arc::new(Sqlite::new(Calls::Blocking)));
+    conformance::run(1, || Arc::new(Sqlite::new(Calls::Blocking)));
 }
 
 #[test]
 fn postgresql() {
-    conformance::run(|| Arc::new(Postgres::new()));
+    conformance::run(6, || Arc::new(Postgres::new()));
 }

@@ -139,7 +139,7 @@ impl From<tidegate_store::Error> for Problem {
             Error::NotFound => Self::not_found("thing"),
             Error::Conflict(detail) => Self::conflict("conflict", detail),
             Error::Quota(detail) => Self::conflict("quota_exceeded", detail),
-            Error::Stale { .. } | Error::Unusable(_) | Error::Unavailable(_) => {
+            Error::Stale { .. } | Error::Fenced | Error::Unusable(_) | Error::Unavailable(_) => {
                 tracing::error!(%error, "a request failed on the store");
                 Self::unavailable("store_unavailable", "the store does not answer; try again shortly")
             }

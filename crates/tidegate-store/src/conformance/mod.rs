@@ -34,7 +34,8 @@ mod verification;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tidegate_core::time::Timestamp;
@@ -115,23 +116,34 @@ impl Case {
         let violations = harness.audit().await;
         assert!(violations.is_empty(), "the rows left behind: {violations:#?}");
     }
+
+    fn run_alone(&self, harness: Arc<dyn Harness>) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("a runtime can be built").block_on(self.run(harness));
+    }
 }
 
-/// Runs the whole contract, each case on a store of its own; prints each by name and panics if any failed.
+/// Runs the whole contract, each case on a store of its own, so many side by side; prints each by name and panics if any
+/// failed.
 ///
 /// The environment variable `CASE` picks those whose name contains it.
-pub fn run(mut make: impl FnMut() -> Arc<dyn Harness>) {
+pub fn run(side_by_side: usize, make: impl Fn() -> Arc<dyn Harness> + Sync) {
     let wanted = std::env::var("CASE").unwrap_or_default();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be built");
-    let mut failed = Vec::new();
-    for case in cases().into_iter().filter(|case| case.name.contains(&wanted)) {
-        println!("case {}", case.name);
-        let harness = make();
-        if catch_unwind(AssertUnwindSafe(|| runtime.block_on(case.run(harness)))).is_err() {
-            println!("case {} FAILED", case.name);
-            failed.push(case.name);
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.name.contains(&wanted)).collect();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..side_by_side {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    println!("case {}", case.name);
+                    if catch_unwind(AssertUnwindSafe(|| case.run_alone(make()))).is_err() {
+                        println!("case {} FAILED", case.name);
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(case.name);
+                    }
+                }
+            });
         }
-    }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     assert!(failed.is_empty(), "the store breaks {} clauses of the contract: {failed:#?}", failed.len());
 }

@@ -227,10 +227,10 @@ impl Applying<'_> {
             .into());
         }
         if let Some(change) = &update.verification {
-            verification::update(self.conn, no, change).await?;
+            verification::update(self.conn, no, change, self.now).await?;
         }
         if update.active == Some(Ok(())) {
-            verification::hold_back(self.conn, no).await?;
+            verification::hold_back(self.conn, no, self.now).await?;
         }
         if let Some(secret) = &update.secret {
             self.replace_secret(no, secret).await?;

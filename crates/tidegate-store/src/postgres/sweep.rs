@@ -88,6 +88,10 @@ const REMOVE: &str = "WITH gone AS (DELETE FROM deliveries WHERE id = ANY(ARRAY(
         others AS (DELETE FROM delivery_events WHERE delivery = ANY(ARRAY(SELECT id FROM gone)))
     SELECT count(*) FROM gone";
 
+const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
+const OLDEST_JOB: &str =
+    "SELECT finished_at FROM jobs WHERE status <> 0 AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1";
+
 impl Step<'_> {
     /// Says where the round goes on.
     async fn run(&mut self, sweep: Sweep) -> Asked<Option<Sweep>> {
@@ -220,6 +224,11 @@ impl Step<'_> {
         let quarantined = "DELETE FROM quarantine WHERE no = ANY(ARRAY(
             SELECT no FROM (SELECT no, at FROM quarantine ORDER BY no LIMIT $2) q WHERE at <= $1))";
         let quarantined = self.conn.execute(quarantined, &[&over, &self.limit()]).await?;
+        for sql in [OLDEST_QUARANTINED, OLDEST_JOB] {
+            if let Some(row) = self.conn.row(sql, &[]).await?.filter(|_| quarantined == 0) {
+                self.out.due_at(Timestamp::from_ms(row.get(0)).plus(self.terms.deliveries));
+            }
+        }
         self.remove_definitions(over).await?;
         let oldest = "SELECT accepted_at FROM events ORDER BY seq LIMIT 1";
         let oldest = self.conn.row(oldest, &[]).await?;

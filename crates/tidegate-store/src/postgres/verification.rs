@@ -1,6 +1,7 @@
 //! Whether a subscriber's endpoint has agreed to be sent to. Each change is part of the change of its subscriber.
 
 use tidegate_core::id::SubscriberNo;
+use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
 use tokio_postgres::Row;
 
@@ -27,12 +28,13 @@ const BEGIN: &str =
     "UPDATE subscribers SET verification = 'pending', verification_round = verification_round + 1,
         verification_tries = 0, verification_detail = NULL, allowed_rate = NULL,
         inactive_reason = CASE WHEN active THEN 'unverified' ELSE inactive_reason END, active = FALSE,
-        failing_since = NULL
+        inactive_at = coalesce(inactive_at, $2), failing_since = NULL
     WHERE no = $1";
 
 const END: &str = "UPDATE subscribers SET verification = NULL, verification_round = verification_round + 1,
         verification_tries = 0, verification_detail = NULL, allowed_rate = NULL,
         active = active OR coalesce(inactive_reason = 'unverified', FALSE),
+        inactive_at = CASE WHEN inactive_reason = 'unverified' THEN NULL ELSE inactive_at END,
         inactive_reason = nullif(inactive_reason, 'unverified')
     WHERE no = $1";
 
@@ -40,6 +42,7 @@ const AGREED: &str =
     "UPDATE subscribers SET verification = 'verified', verification_tries = verification_tries + 1,
         verification_detail = NULL, allowed_rate = $3,
         active = active OR coalesce(inactive_reason = 'unverified', FALSE),
+        inactive_at = CASE WHEN inactive_reason = 'unverified' THEN NULL ELSE inactive_at END,
         inactive_reason = nullif(inactive_reason, 'unverified')
     WHERE no = $1 AND verification_round = $2 AND verification = 'pending'";
 
@@ -47,9 +50,14 @@ const REFUSED: &str = "UPDATE subscribers SET verification = $3, verification_tr
         verification_detail = $4
     WHERE no = $1 AND verification_round = $2 AND verification = 'pending'";
 
-pub(super) async fn update(conn: &Conn, no: SubscriberNo, update: &VerificationUpdate) -> Asked<()> {
+pub(super) async fn update(
+    conn: &Conn,
+    no: SubscriberNo,
+    update: &VerificationUpdate,
+    now: Timestamp,
+) -> Asked<()> {
     let changed = match update {
-        VerificationUpdate::Begin => conn.execute(BEGIN, &[&no]).await?,
+        VerificationUpdate::Begin => conn.execute(BEGIN, &[&no, &now.as_ms()]).await?,
         VerificationUpdate::End => conn.execute(END, &[&no]).await?,
         VerificationUpdate::Tried { round, outcome: Ok(consent), .. } => {
             let per_minute = consent.per_minute.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
@@ -67,11 +75,11 @@ pub(super) async fn update(conn: &Conn, no: SubscriberNo, update: &VerificationU
 }
 
 /// Whoever is resumed without its endpoint's consent stays inactive, for that reason.
-pub(super) async fn hold_back(conn: &Conn, no: SubscriberNo) -> Asked<()> {
+pub(super) async fn hold_back(conn: &Conn, no: SubscriberNo, now: Timestamp) -> Asked<()> {
     conn.execute(
-        "UPDATE subscribers SET active = FALSE, inactive_reason = 'unverified'
+        "UPDATE subscribers SET active = FALSE, inactive_reason = 'unverified', inactive_at = $2
          WHERE no = $1 AND active AND verification IS NOT NULL AND verification <> 'verified'",
-        &[&no],
+        &[&no, &now.as_ms()],
     )
     .await?;
     Ok(())
