@@ -134,6 +134,7 @@ pub async fn audit(url: &str) -> Result<Vec<String>> {
         let rows = client.query(sql, &[]).await.map_err(failed)?;
         told.extend(rows.iter().map(|row| format!("{rule}: {}", row.get::<_, &str>(0))));
     }
+    client.batch_execute("COMMIT").await.map_err(failed)?;
     Ok(told)
 }
 

@@ -6,6 +6,8 @@
 //! are passed over: there is another round.
 
 mod periods;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::Sweep;
 use crate::postgres::db::{Asked, Fault};
 
 /// Rows that are moved at most while everybody waits, and their bytes.
-const MOVED_MAX: usize = 10_000;
+pub(super) const MOVED_MAX: usize = 10_000;
 const MOVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 /// Rows of a period looked through in one go.
 const PIECE_ROWS: i64 = 5_000;

@@ -1,0 +1,224 @@
+//! What only a store in periods promises about retention: that periods are dropped as a whole, in nobody's way, and that
+//! nothing is dropped which somebody is about to need. The rest is tested by the conformance suite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::delivery::Job;
+use tidegate_core::retention::Retention;
+use tidegate_core::route::Route;
+use tidegate_core::time::Timestamp;
+
+use super::periods::MOVED_MAX;
+use super::{PAST, RETENTION};
+use crate::conformance::Harness;
+use crate::conformance::bench::{Bench, PROJECT, draft, statuses};
+use crate::postgres::connect::Target;
+use crate::postgres::db::{Conn, Pool};
+use crate::postgres::{Periods, PostgresStore, Terms, audit, remove, replay};
+use crate::{Change, Replay, Store, Sweep, Swept, UnitStatus};
+
+/// A store in a schema of its own.
+struct Place {
+    url: String,
+}
+
+impl Place {
+    fn new() -> Arc<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let server = std::env::var("TIDEGATE_TEST_POSTGRES")
+            .expect("set TIDEGATE_TEST_POSTGRES to the URL of a PostgreSQL server, or run `cargo xtask test`");
+        let schema = format!("sweep{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let joint = if server.contains('?') { '&' } else { '?' };
+        Arc::new(Self { url: format!("{server}{joint}schema={schema}") })
+    }
+
+    fn target(&self) -> Target {
+        Target::parse(&self.url).unwrap()
+    }
+
+    /// A session of somebody else.
+    async fn session(&self) -> Conn {
+        Conn::open(&self.target()).await.unwrap()
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.session().await.only(sql, &[]).await.unwrap().get(0)
+    }
+}
+
+#[async_trait]
+impl Harness for Place {
+    async fn open(&self, now: Timestamp) -> Arc<dyn Store> {
+        let periods = Periods { length: Duration::from_secs(1), bits: 32 };
+        let terms = Terms { name: "sweep".to_owned(), periods, salt: b"salt".to_vec() };
+        remove(&self.url).await.unwrap();
+        Arc::new(PostgresStore::open(&self.url, terms, now).await.unwrap())
+    }
+
+    async fn audit(&self) -> Vec<String> {
+        audit(&self.url).await.unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let url = self.url.clone();
+        let removing = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime can be built").block_on(remove(&url))
+        });
+        // A schema that is left behind does no harm.
+        let _ = removing.join();
+    }
+}
+
+/// In milliseconds, to be passed.
+const EVENTS: u64 = 10_000;
+const DELIVERIES: u64 = 40_000;
+
+fn terms() -> Retention {
+    Retention {
+        events: Duration::from_millis(EVENTS),
+        deliveries: Duration::from_millis(DELIVERIES),
+        undelivered: Duration::from_millis(20_000),
+    }
+}
+
+/// A whole round; says how many events went.
+async fn round(store: Arc<dyn Store>, now: Timestamp) -> u64 {
+    let (mut next, mut events) = (Some(Sweep::BEGIN), 0);
+    while let Some(sweep) = next {
+        let swept = store.sweep(terms(), sweep, 5_000, now).await.expect("the store works");
+        events += swept.events;
+        next = swept.next;
+    }
+    events
+}
+
+async fn swept(bench: &Bench) -> u64 {
+    let events = round(Arc::clone(bench.store()), bench.now).await;
+    bench.audit().await;
+    events
+}
+
+/// Periods of events that still have a table, the one that is to come aside.
+const TABLES: &str = "SELECT count(DISTINCT tableoid) FROM events WHERE tableoid <> 'events_kept'::regclass";
+const KEPT: &str = "SELECT count(*) FROM events_kept";
+
+/// An event that was delivered long ago, in its period or in what has outlived it.
+async fn an_old_event(place: &Arc<Place>, outlived: bool) -> (Bench, Job) {
+    let mut bench = Bench::new(Arc::clone(place) as Arc<dyn Harness>).await;
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.pass(EVENTS);
+    if outlived {
+        swept(&bench).await;
+        assert_eq!(place.count(KEPT).await, 1);
+    }
+    bench.deliver(&job).await;
+    (bench, job)
+}
+
+#[tokio::test]
+async fn a_period_is_dropped_and_what_is_needed_stays() {
+    let place = Place::new();
+    let mut bench = Bench::new(Arc::clone(&place) as Arc<dyn Harness>).await;
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1"), draft("2").to(subscriber), draft("3")]).await;
+    bench.pass(EVENTS - 1);
+    assert_eq!((swept(&bench).await, place.count(TABLES).await), (0, 1));
+    bench.pass(1);
+    assert_eq!(swept(&bench).await, 2);
+    assert_eq!((place.count(TABLES).await, place.count(KEPT).await), (0, 1));
+    let again = bench.send([draft("1"), draft("2").to(subscriber)]).await;
+    assert_eq!(statuses(&again), [UnitStatus::Accepted, UnitStatus::Duplicate]);
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    assert_eq!(swept(&bench).await, 1, "nobody needs it any more");
+    assert_eq!(place.count(KEPT).await, 0);
+}
+
+#[tokio::test]
+async fn of_which_too_much_is_needed_goes_row_by_row() {
+    let place = Place::new();
+    let mut bench = Bench::new(Arc::clone(&place) as Arc<dyn Harness>).await;
+    let subscriber = bench.subscriber("s").await;
+    bench.send((0..=MOVED_MAX).map(|n| draft(format!("e{n}")).to(subscriber))).await;
+    bench.send([draft("1"), draft("2")]).await;
+    bench.pass(EVENTS);
+    assert_eq!(swept(&bench).await, 2);
+    assert_eq!((place.count(TABLES).await, place.count(KEPT).await), (1, 0), "the others stay where they are");
+    bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
+    bench.pass(DELIVERIES);
+    assert_eq!(swept(&bench).await, MOVED_MAX as u64 + 1);
+    assert_eq!(place.count(TABLES).await, 0);
+}
+
+#[tokio::test]
+async fn whoever_reads_for_long_is_not_waited_for() {
+    let place = Place::new();
+    let (bench, _) = an_old_event(&place, false).await;
+    let mut reader = place.session().await;
+    reader.begin().await.unwrap();
+    reader.rows("SELECT seq FROM events", &[]).await.unwrap();
+    assert_eq!(swept(&bench).await, 0, "another time");
+    reader.commit().await.unwrap();
+    assert_eq!(swept(&bench).await, 1);
+}
+
+#[tokio::test]
+async fn one_process_sweeps_at_a_time() {
+    let place = Place::new();
+    let (bench, _) = an_old_event(&place, false).await;
+    let mut other = place.session().await;
+    other.begin().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock($1, $2)";
+    other.execute(lock, &[&place.target().space(), &RETENTION]).await.unwrap();
+    let nothing = bench.store().sweep(terms(), Sweep::Events(0), 100, bench.now).await.unwrap();
+    assert_eq!(nothing, Swept::default(), "its round is over");
+    other.commit().await.unwrap();
+    assert_eq!(swept(&bench).await, 1);
+}
+
+/// Somebody is about to send an old event again, and has not committed, when retention comes.
+async fn is_kept_for_a_replay(outlived: bool) {
+    let place = Place::new();
+    let (bench, job) = an_old_event(&place, outlived).await;
+    let routes = vec![Route { subscriber: job.subscriber, lane: None }];
+    let again = Replay { project: PROJECT, event: job.event, routes, version: bench.version().await };
+    let mut other = place.session().await;
+    let space = place.target().space();
+    other.begin().await.unwrap();
+    replay::replay(&other, space, &again, bench.now).await.unwrap();
+    let sweeping = tokio::spawn(round(Arc::clone(bench.store()), bench.now));
+    wait_for_retention(&place, space, || sweeping.is_finished()).await;
+    other.commit().await.unwrap();
+    assert_eq!(sweeping.await.unwrap(), 0);
+    bench.audit().await;
+    let again = bench.claim_one(job.subscriber).await;
+    assert!(again.replay && again.event == job.event);
+}
+
+/// Until it stands before the lock of whoever makes deliveries of past events, or is done without.
+async fn wait_for_retention(place: &Place, space: i32, is_done: impl Fn() -> bool) {
+    let sql = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = $1::int::oid
+        AND classid = $2::int::bigint::bit(32)::int::oid";
+    let session = Pool::new(place.target()).lend().await.unwrap();
+    while !is_done() && !session.exists(sql, &[&PAST, &space]).await.unwrap() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_period_waits_for_whoever_is_about_to_need_it() {
+    is_kept_for_a_replay(false).await;
+}
+
+#[tokio::test]
+async fn what_outlived_its_period_waits_for_whoever_is_about_to_need_it() {
+    is_kept_for_a_replay(true).await;
+}
