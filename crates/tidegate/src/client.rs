@@ -168,8 +168,11 @@ impl Client {
             "" => String::new(),
             code => format!("code: {code} (HTTP {})", answer.status.as_u16()),
         };
+        // The API counts from 0, people from 1.
+        let event = problem.get("index").and_then(Value::as_u64).map(|index| format!("event: {}", index + 1));
         Failure::new(exit_of(answer.status), title)
             .detail(text("detail"))
+            .detail(event.unwrap_or_default())
             .detail(if field.is_empty() { String::new() } else { format!("field: {field}") })
             .detail(code)
             .fix(self.remedy(answer, field))

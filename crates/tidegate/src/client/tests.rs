@@ -38,12 +38,13 @@ fn wrong_addresses_are_usage_errors() {
 #[test]
 fn a_problem_prints_title_detail_field_code_and_fix() {
     let body = r#"{"code":"FIELD_UNKNOWN","title":"a field is wrong","status":422,
-        "detail":"`tpye` is not a field of an event","field":"tpye"}"#;
+        "detail":"`tpye` is not a field of an event","field":"tpye","index":1}"#;
     let failure = client("http://h", Some("tgk_x")).problem(&answer(422, body));
     assert_eq!(failure.exit, Exit::Failed);
     let expected = "\
 a field is wrong
   `tpye` is not a field of an event
+  event: 2
   field: tpye
   code: FIELD_UNKNOWN (HTTP 422)
   fix: correct `tpye` and try again";
