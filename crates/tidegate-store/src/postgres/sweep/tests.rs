@@ -28,8 +28,9 @@ struct Place {
 impl Place {
     fn new() -> Arc<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let server = std::env::var("TIDEGATE_TEST_POSTGRES")
-            .expect("set TIDEGATE_TEST_POSTGRES to the URL of a PostgreSQL server, or run `cargo xtask test`");
+        let server = std::env::var("TIDEGATE_TEST_POSTGRES").expect(
+            "set TIDEGATE_TEST_POSTGRES to the URL of a PostgreSQL server, or run `cargo xtask test`",
+        );
         let schema = format!("sweep{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let joint = if server.contains('?') { '&' } else { '?' };
         Arc::new(Self { url: format!("{server}{joint}schema={schema}") })
@@ -151,7 +152,11 @@ async fn of_which_too_much_is_needed_goes_row_by_row() {
     bench.send([draft("1"), draft("2")]).await;
     bench.pass(EVENTS);
     assert_eq!(swept(&bench).await, 2);
-    assert_eq!((place.count(TABLES).await, place.count(KEPT).await), (1, 0), "the others stay where they are");
+    assert_eq!(
+        (place.count(TABLES).await, place.count(KEPT).await),
+        (1, 0),
+        "the others stay where they are"
+    );
     bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
     bench.pass(DELIVERIES);
     assert_eq!(swept(&bench).await, MOVED_MAX as u64 + 1);
