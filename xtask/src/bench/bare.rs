@@ -1,7 +1,7 @@
 //! What the figures are compared with: the same work done by the bare pieces, without a product around them.
 //!
 //! A bare axum handler that parses an event and answers 202; a bare hyper client that posts deliveries; a plain
-//! rusqlite loop that inserts rows; a lone fdatasync. The first two are processes of their own, like the server.
+//! rusqlite loop that inserts rows, and one on PostgreSQL; a lone fdatasync. The first two are processes of their own, like the server.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -152,6 +152,53 @@ fn insert_rows(folder: &Path, rows: u64, schema: &str) -> Result<f64> {
         std::fs::remove_file(folder.join(format!("plain.db{suffix}"))).ok();
     }
     Ok(rate)
+}
+
+/// Rows per second of a plain loop on PostgreSQL: the same rows, 1 000 of them in one statement and one commit.
+pub(crate) fn unnest_rate(url: &str, rows: u64) -> Result<f64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = connect(url).await?;
+        client
+            .batch_execute(
+                "DROP TABLE IF EXISTS plain; CREATE TABLE plain (seq BIGINT PRIMARY KEY, id BYTEA UNIQUE, at BIGINT,
+                    payload BYTEA NOT NULL); CREATE INDEX ON plain (at)",
+            )
+            .await?;
+        let insert = client
+            .prepare("INSERT INTO plain SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[])")
+            .await?;
+        let payload = vec![b'x'; EVENT_BYTES];
+        let payloads = vec![&payload[..]; usize::try_from(ROWS_PER_COMMIT)?];
+        let watch = Stopwatch::start();
+        for commit in 0..i64::try_from(rows / ROWS_PER_COMMIT)? {
+            let first = commit * i64::try_from(ROWS_PER_COMMIT)?;
+            let numbers: Vec<i64> = (first..first + i64::try_from(ROWS_PER_COMMIT)?).collect();
+            let ids: Vec<Vec<u8>> = numbers.iter().map(|no| i128::from(*no).to_be_bytes().to_vec()).collect();
+            let times: Vec<i64> = numbers.iter().map(|no| no / 50).collect();
+            client.execute(&insert, &[&numbers, &ids, &times, &payloads]).await?;
+        }
+        let rate = rows as f64 / watch.seconds();
+        client.batch_execute("DROP TABLE plain").await?;
+        Ok(rate)
+    })
+}
+
+/// How often PostgreSQL had to break a circle of waiting.
+pub(crate) fn deadlocks(url: &str) -> Result<f64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = connect(url).await?;
+        let sql = "SELECT sum(deadlocks)::bigint FROM pg_stat_database";
+        Ok(client.query_one(sql, &[]).await?.get::<_, i64>(0) as f64)
+    })
+}
+
+async fn connect(url: &str) -> Result<tokio_postgres::Client> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    // It ends with its client.
+    tokio::spawn(connection);
+    Ok(client)
 }
 
 /// Milliseconds, p50 and p99, of writing what the commit of one event writes and syncing it, with `pause` in between: a

@@ -26,9 +26,9 @@ const NOTHING: Usage = Usage { cpu_ticks: 0, context_switches: 0, write_bytes: 0
 /// How long nothing may arrive before a paused subscriber counts as quiet.
 const CALM: Duration = Duration::from_millis(200);
 /// Deliveries whose arrival shows that claiming works.
-const FIRST_DELIVERIES: u64 = 4_096;
+pub(super) const FIRST_DELIVERIES: u64 = 4_096;
 /// Subscribers that share the waiting deliveries.
-const WAITING_SUBSCRIBERS: usize = 4;
+pub(super) const WAITING_SUBSCRIBERS: usize = 4;
 
 /// Measures one group of figures.
 pub(super) type Figure = fn(&mut Stage) -> Result<Vec<Row>>;
@@ -69,18 +69,18 @@ fn e2e5(stage: &mut Stage) -> Result<Vec<Row>> {
 }
 
 /// Events through the whole server, medians of the rounds.
-struct Flow {
-    loopback: f64,
+pub(super) struct Flow {
+    pub(super) loopback: f64,
     /// Deliveries per second, from the first request to the last arrival.
-    rate: f64,
-    create_p99_ms: f64,
+    pub(super) rate: f64,
+    pub(super) create_p99_ms: f64,
     /// Seconds per 1 000 deliveries.
-    cpu: f64,
-    refused: f64,
+    pub(super) cpu: f64,
+    pub(super) refused: f64,
 }
 
 impl Flow {
-    fn measure(stage: &mut Stage, subscribers: usize, events: u64) -> Result<Self> {
+    pub(super) fn measure(stage: &mut Stage, subscribers: usize, events: u64) -> Result<Self> {
         let server = stage.take_filled()?;
         let created = stage.subscribe(&server, subscribers)?;
         let (mut loopback, mut rates, mut p99s, mut cpus) = (vec![], vec![], vec![], vec![]);
@@ -88,11 +88,11 @@ impl Flow {
         for _ in 0..stage.rounds() {
             loopback.push(stage.loopback_rate()?);
             stage.reset(0)?;
-            let cpu_before = process::cpu_seconds(server.pid())?;
+            let cpu_before = stage.cpu_seconds(&server)?;
             let sent = stage.generate(&stage.load(&server, stage.count(events)))?;
             let expected = sent.accepted * subscribers as u64;
             let received = stage.wait_for(expected)?;
-            let cpu = process::cpu_seconds(server.pid())? - cpu_before;
+            let cpu = stage.cpu_seconds(&server)? - cpu_before;
             rates.push(expected as f64 / seconds_between(sent.started_at, received.last_at));
             p99s.push(sent.p99_ms);
             cpus.push(cpu * 1000.0 / expected as f64);
@@ -271,7 +271,7 @@ fn waiting(stage: &mut Stage) -> Result<Vec<Row>> {
 }
 
 /// Lets each subscriber begin in turn; the median time until its first deliveries have come.
-fn first_deliveries_ms(stage: &Stage, server: &Server, ids: &[String]) -> Result<f64> {
+pub(super) fn first_deliveries_ms(stage: &Stage, server: &Server, ids: &[String]) -> Result<f64> {
     let mut times = Vec::new();
     for id in ids {
         stage.reset(FIRST_DELIVERIES)?;
@@ -285,11 +285,11 @@ fn first_deliveries_ms(stage: &Stage, server: &Server, ids: &[String]) -> Result
     Ok(median(times))
 }
 
-fn act(server: &Server, subscriber: &str, action: &str) -> Result<()> {
+pub(super) fn act(server: &Server, subscriber: &str, action: &str) -> Result<()> {
     server.api("POST", &format!("/v1/subscribers/{subscriber}/{action}"), &Value::Null)?;
     Ok(())
 }
 
-fn seconds_between(from_nanos: u64, to_nanos: u64) -> f64 {
+pub(super) fn seconds_between(from_nanos: u64, to_nanos: u64) -> f64 {
     to_nanos.saturating_sub(from_nanos) as f64 / 1e9
 }

@@ -8,6 +8,7 @@ pub(crate) mod bare;
 mod figures;
 pub(crate) mod generator;
 mod histogram;
+mod postgres;
 mod process;
 pub(crate) mod receiver;
 mod stage;
@@ -21,12 +22,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use self::figures::FIGURES;
+use self::figures::{FIGURES, Figure};
 use self::stage::Stage;
 use crate::cargo::{self, Profile};
 use crate::clock;
+use crate::services::Services;
 
 /// A machine that works more than this before the measurement is not ours alone.
 const BUSY_SHARE_MAX: f64 = 0.05;
@@ -43,15 +45,38 @@ pub(crate) struct Bench {
     /// A built binary to measure instead of a fresh release build
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// e2e1, e2e5, ingest, batch, backlog, latency, idle or waiting; all without a name
+    /// Where the events are kept
+    #[arg(long, value_enum, default_value_t = Kept::Sqlite)]
+    store: Kept,
+    /// e2e1, e2e5, ingest, batch, backlog, latency, idle or waiting (of postgres: e2e1, batch, latency, replicas or
+    /// waiting); all without a name
     names: Vec<String>,
+}
+
+/// A store to measure.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kept {
+    /// Embedded
+    Sqlite,
+    /// A throw-away PostgreSQL, and Redis beside it
+    Postgres,
+}
+
+impl Kept {
+    fn figures(self) -> &'static [(&'static str, Figure)] {
+        match self {
+            Self::Sqlite => &FIGURES,
+            Self::Postgres => &postgres::FIGURES,
+        }
+    }
 }
 
 /// Measures and prints.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
-    let unknown = bench.names.iter().find(|name| !FIGURES.iter().any(|(known, _)| known == name));
+    let figures = bench.store.figures();
+    let unknown = bench.names.iter().find(|name| !figures.iter().any(|(known, _)| known == name));
     if let Some(unknown) = unknown {
-        let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = figures.iter().map(|(name, _)| *name).collect();
         bail!("there is no figure `{unknown}`; there are {}", known.join(", "));
     }
     if cfg!(debug_assertions) {
@@ -66,9 +91,13 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
 
 fn measure(bench: &Bench, binary: &Path) -> Result<()> {
     let busy = busy_share()?;
-    let mut stage = Stage::new(binary, bench.quick)?;
+    let services = match bench.store {
+        Kept::Sqlite => None,
+        Kept::Postgres => Some(Services::start_own()?),
+    };
+    let mut stage = Stage::new(binary, bench.quick, services)?;
     let mut rows = Vec::new();
-    for (name, figure) in FIGURES {
+    for (name, figure) in bench.store.figures() {
         if bench.names.is_empty() || bench.names.iter().any(|wanted| wanted == name) {
             println!("measuring {name}");
             rows.extend(figure(&mut stage).with_context(|| format!("figure {name}"))?);

@@ -83,6 +83,40 @@ pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(cpu_ticks(pid)? as f64 / TICKS_PER_SECOND)
 }
 
+/// CPU seconds of a process, of those it started and of what they started, those that have ended included.
+pub(crate) fn cpu_seconds_with_children(pid: u32) -> Result<f64> {
+    let mut ticks = ticks_with_ended(pid)?;
+    let mut parents = vec![pid];
+    let processes = parents_by_pid()?;
+    while let Some(parent) = parents.pop() {
+        for (child, _) in processes.iter().filter(|(_, its)| **its == parent) {
+            // One that ended meanwhile is counted with its parent next time.
+            ticks += ticks_with_ended(*child).unwrap_or(0);
+            parents.push(*child);
+        }
+    }
+    Ok(ticks as f64 / TICKS_PER_SECOND)
+}
+
+fn ticks_with_ended(pid: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("no /proc/…/stat")?;
+    let (_, rest) = stat.rsplit_once(')').context("/proc/…/stat is not as expected")?;
+    Ok(rest.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum())
+}
+
+fn parents_by_pid() -> Result<BTreeMap<u32, u32>> {
+    let mut parents = BTreeMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        parents.extend(parent.map(|parent| (pid, parent)));
+    }
+    Ok(parents)
+}
+
 /// Resident memory in megabytes of 10⁶ bytes.
 pub(crate) fn resident_mb(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("no /proc/…/status")?;

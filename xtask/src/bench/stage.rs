@@ -10,11 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::generator::{self, Load};
-use super::receiver;
+use super::{process, receiver};
 use crate::clock::{self, Stopwatch};
 use crate::http;
 use crate::server::{ADMIN_KEY, Scratch, Server, Subscriber};
+use crate::services::Services;
 
+/// Seals the secrets of throw-away servers that share a store: 32 zero bytes.
+const MASTER_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 /// A run is given up when nothing has arrived for this long.
 const STALL_PATIENCE: Duration = Duration::from_secs(30);
 /// How often the receiver is asked how far it is: rarely enough not to disturb.
@@ -55,6 +58,8 @@ pub(super) struct Stage {
     scratch: Scratch,
     receiver: Part,
     filled: Option<Server>,
+    /// Where servers keep their events, if not by themselves.
+    services: Option<Services>,
     /// Small counts: shows that everything works, not how fast.
     pub(super) quick: bool,
     /// Makes every generator send other ids.
@@ -63,10 +68,10 @@ pub(super) struct Stage {
 
 impl Stage {
     /// A stage with a receiver and no server yet.
-    pub(super) fn new(binary: &Path, quick: bool) -> Result<Self> {
+    pub(super) fn new(binary: &Path, quick: bool, services: Option<Services>) -> Result<Self> {
         let receiver = Part::start("bench-receiver")?;
         let scratch = Scratch::new("bench")?;
-        Ok(Self { binary: binary.to_path_buf(), scratch, receiver, filled: None, quick, seed: 0 })
+        Ok(Self { binary: binary.to_path_buf(), scratch, receiver, filled: None, services, quick, seed: 0 })
     }
 
     /// A count, or a twentieth of it when in a hurry.
@@ -86,9 +91,35 @@ impl Stage {
 
     /// A server on an empty database of its own.
     pub(super) fn empty_server(&self, name: &str) -> Result<Server> {
-        let folder = self.scratch.path().join(name);
+        self.replica(name, 0)
+    }
+
+    /// One of several servers on one database; those of an embedded store have each their own.
+    pub(super) fn replica(&self, name: &str, which: usize) -> Result<Server> {
+        let folder = self.scratch.path().join(format!("{name}{which}"));
         std::fs::create_dir_all(&folder)?;
-        Server::start(&self.binary, &folder)
+        let mut server = Server::new(&self.binary, &folder, &folder.join("data"))?;
+        if let Some(services) = &self.services {
+            server.set("TIDEGATE_STORE", &format!("{}?schema=bench_{name}", services.postgres_url()));
+            server.set("TIDEGATE_REDIS", &services.redis_url());
+            server.set("TIDEGATE_MASTER_KEY", MASTER_KEY);
+        }
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// CPU seconds of a server and of the databases it uses.
+    pub(super) fn cpu_seconds(&self, server: &Server) -> Result<f64> {
+        let mut all = process::cpu_seconds(server.pid())?;
+        for pid in self.services.iter().flat_map(Services::pids) {
+            all += process::cpu_seconds_with_children(pid)?;
+        }
+        Ok(all)
+    }
+
+    /// The databases that servers share.
+    pub(super) fn services(&self) -> Result<&Services> {
+        self.services.as_ref().context("this figure is of a shared store")
     }
 
     /// The server whose database already holds a million events; started and filled when first asked for.
@@ -129,6 +160,22 @@ impl Stage {
 
     /// Runs the generator to its end.
     pub(super) fn generate(&mut self, load: &Load) -> Result<generator::Report> {
+        let reports = self.generate_all(std::slice::from_ref(load))?;
+        reports.into_iter().next().context("a generator reports")
+    }
+
+    /// Runs several at once to their ends.
+    pub(super) fn generate_all(&mut self, loads: &[Load]) -> Result<Vec<generator::Report>> {
+        let children = loads.iter().map(|load| self.start_generator(load)).collect::<Result<Vec<Child>>>()?;
+        let report = |child: Child| {
+            let output = child.wait_with_output()?;
+            ensure!(output.status.success(), "the generator failed ({})", output.status);
+            serde_json::from_slice(&output.stdout).context("the generator's report can not be read")
+        };
+        children.into_iter().map(report).collect()
+    }
+
+    fn start_generator(&mut self, load: &Load) -> Result<Child> {
         self.seed += 1;
         let seed = self.seed.wrapping_add(clock::wall_nanos() << 8);
         let mut command = this_binary(&["bench-generator"])?;
@@ -143,9 +190,7 @@ impl Stage {
         if let Some(rate) = load.rate {
             command.args(["--rate", &rate.to_string()]);
         }
-        let output = command.stderr(Stdio::inherit()).output()?;
-        ensure!(output.status.success(), "the generator failed ({})", output.status);
-        serde_json::from_slice(&output.stdout).context("the generator's report can not be read")
+        Ok(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?)
     }
 
     /// Requests per second of the generator posting straight to the receiver.

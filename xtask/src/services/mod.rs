@@ -91,6 +91,19 @@ impl Services {
         vec![(POSTGRES, self.postgres_url()), (REDIS, self.redis_url())]
     }
 
+    /// The first process of each server that was started here.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let postgres = match &self.postgres {
+            Either::Ours(postgres) => postgres.pid(),
+            Either::Theirs(_) => None,
+        };
+        let redis = match &self.redis {
+            Either::Ours(redis) => redis.pid(),
+            Either::Theirs(_) => None,
+        };
+        postgres.into_iter().chain(redis).collect()
+    }
+
     /// SIGKILL to all of PostgreSQL at once: no checkpoint, no goodbye.
     pub(crate) fn kill_postgres(&mut self) -> Result<()> {
         ours(&mut self.postgres, POSTGRES)?.kill()

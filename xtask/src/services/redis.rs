@@ -35,6 +35,10 @@ impl Redis {
         Ok(redis)
     }
 
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     pub(super) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }

@@ -1,0 +1,128 @@
+//! The figures of a store that processes share: a throw-away PostgreSQL and Redis on the same cores as everything else.
+
+use anyhow::{Context, Result};
+
+use super::bare;
+use super::figures::{
+    FIRST_DELIVERIES, Figure, Flow, WAITING_SUBSCRIBERS, act, first_deliveries_ms, seconds_between,
+};
+use super::generator::Load;
+use super::stage::Stage;
+use super::table::Goal::{AtLeast, AtMost, None as NoGoal};
+use super::table::{Row, median};
+use crate::server::Server;
+
+/// Processes that share a store, at most.
+const REPLICAS_MAX: usize = 3;
+
+/// All groups, in the order in which they run.
+pub(super) const FIGURES: [(&str, Figure); 5] =
+    [("e2e1", e2e1), ("batch", batch), ("latency", latency), ("replicas", replicas), ("waiting", waiting)];
+
+fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {
+    let flow = Flow::measure(stage, 1, 60_000)?;
+    Ok(vec![
+        Row::new("e2e1", "event to one subscriber, end to end", flow.rate, "/s", AtLeast(15_000.0)),
+        Row::new("e2e1", "create p99, 64 connections", flow.create_p99_ms, "ms", NoGoal),
+        Row::new("e2e1", "CPU per 1 000 deliveries, databases included", flow.cpu, "s", AtMost(0.08)),
+        Row::new("e2e1", "refused requests", flow.refused, "", AtMost(0.0)),
+    ])
+}
+
+/// Batches of 1 000, against a plain loop of inserts.
+fn batch(stage: &mut Stage) -> Result<Vec<Row>> {
+    let server = stage.take_filled()?;
+    let events = stage.count(200_000);
+    let (mut plain, mut ours) = (vec![], vec![]);
+    for _ in 0..stage.rounds() {
+        plain.push(bare::unnest_rate(&stage.services()?.postgres_url(), events)?);
+        ours.push(stage.fill(&server, events)?.rate());
+    }
+    stage.give_back(server);
+    let (plain, ours) = (median(plain), median(ours));
+    Ok(vec![
+        Row::new("batch", "plain UNNEST loop", plain, "rows/s", NoGoal),
+        Row::new("batch", "events in batches of 1 000", ours, "/s", NoGoal),
+        Row::new("batch", "share of the plain loop", ours / plain, "", AtLeast(0.5)),
+    ])
+}
+
+fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
+    let server = stage.take_filled()?;
+    let created = stage.subscribe(&server, 1)?;
+    let (mut p50s, mut p99s) = (vec![], vec![]);
+    let requests = stage.count(2_000).min(2_000);
+    for _ in 0..stage.rounds() {
+        stage.reset(0)?;
+        let gentle = Load { rate: Some(200.0), connections: 16, ..stage.load(&server, requests) };
+        let sent = stage.generate(&gentle)?;
+        let received = stage.wait_for(sent.accepted)?;
+        p50s.push(received.p50_ms);
+        p99s.push(received.p99_ms);
+    }
+    stage.unsubscribe(&server, &created)?;
+    stage.give_back(server);
+    Ok(vec![
+        Row::new("latency", "event to receiver at 200/s, p50", median(p50s), "ms", AtMost(1.0)),
+        Row::new("latency", "event to receiver at 200/s, p99", median(p99s), "ms", AtMost(3.0)),
+    ])
+}
+
+/// The same load on one, two and three processes, in turn.
+fn replicas(stage: &mut Stage) -> Result<Vec<Row>> {
+    let servers =
+        (0..REPLICAS_MAX).map(|which| stage.replica("replicas", which)).collect::<Result<Vec<_>>>()?;
+    let created = stage.subscribe(&servers[0], 1)?;
+    let mut rates = vec![Vec::new(); REPLICAS_MAX];
+    for _ in 0..stage.rounds() {
+        for count in 1..=REPLICAS_MAX {
+            let rate = shared_rate(stage, &servers[..count])?;
+            rates[count - 1].push(rate);
+        }
+    }
+    stage.unsubscribe(&servers[0], &created)?;
+    let rates: Vec<f64> = rates.into_iter().map(median).collect();
+    let deadlocks = bare::deadlocks(&stage.services()?.postgres_url())?;
+    Ok(vec![
+        Row::new("replicas", "one process, end to end", rates[0], "/s", NoGoal),
+        Row::new("replicas", "two processes", rates[1] / rates[0], "×", AtLeast(0.8)),
+        Row::new("replicas", "three processes", rates[2] / rates[0], "×", AtLeast(0.8)),
+        Row::new("replicas", "deadlocks", deadlocks, "", AtMost(0.0)),
+    ])
+}
+
+/// Deliveries per second of one load that is spread over these servers.
+fn shared_rate(stage: &mut Stage, servers: &[Server]) -> Result<f64> {
+    stage.reset(0)?;
+    let share = servers.len() as u64;
+    let loads: Vec<Load> = servers
+        .iter()
+        .map(|server| Load { connections: 64 / share, ..stage.load(server, stage.count(40_000) / share) })
+        .collect();
+    let reports = stage.generate_all(&loads)?;
+    let expected = reports.iter().map(|report| report.accepted).sum();
+    let received = stage.wait_for(expected)?;
+    let began = reports.iter().map(|report| report.started_at).min().context("somebody sends")?;
+    Ok(expected as f64 / seconds_between(began, received.last_at))
+}
+
+/// Millions of deliveries that wait: whether the first ones still come at once.
+fn waiting(stage: &mut Stage) -> Result<Vec<Row>> {
+    let server = stage.empty_server("waiting")?;
+    let subscribers = stage.subscribe(&server, WAITING_SUBSCRIBERS)?;
+    let ids: Vec<String> = subscribers.into_iter().map(|subscriber| subscriber.id).collect();
+    for id in &ids {
+        act(&server, id, "pause")?;
+    }
+    let shared = WAITING_SUBSCRIBERS as u64;
+    let (few, many) = (stage.count(200_000).max(40_000), stage.count(2_000_000));
+    stage.fill(&server, few / shared)?;
+    let first_of_few = first_deliveries_ms(stage, &server, &ids)?;
+    stage.fill(&server, (many - few) / shared + 2 * FIRST_DELIVERIES)?;
+    let first_of_many = first_deliveries_ms(stage, &server, &ids)?;
+    Ok(vec![
+        Row::new("waiting", format!("first {FIRST_DELIVERIES} of {few}"), first_of_few, "ms", NoGoal),
+        Row::new("waiting", format!("first {FIRST_DELIVERIES} of {many}"), first_of_many, "ms", NoGoal),
+        Row::new("waiting", "growth of that time", first_of_many / first_of_few, "×", AtMost(1.5)),
+    ])
+}
