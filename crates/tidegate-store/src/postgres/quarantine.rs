@@ -28,10 +28,10 @@ pub(super) async fn insert(
     let Some(event) = unit.events.first() else { return Ok(UnitStatus::Quarantined(finding.reason)) };
     let values: super::db::Values<'_> = &[
         &project,
-        &event.id,
-        &event.source,
+        &storable(&event.id),
+        &storable(&event.source),
         &unit.fingerprint.as_slice(),
-        &event.type_name,
+        &storable(&event.type_name),
         &finding.reason.name(),
         &storable(&finding.detail),
         &context.group.now.as_ms(),

@@ -82,12 +82,8 @@ pub(super) async fn end(
     now: Timestamp,
     is_lost: bool,
 ) -> Asked<TakenOver> {
-    conn.execute(
-        "WITH gone AS (DELETE FROM replicas WHERE incarnation = $1 RETURNING at)
-         UPDATE installation SET at = greatest(installation.at, gone.at, $2) FROM gone",
-        &[&incarnation, &now.as_ms()],
-    )
-    .await?;
+    let gone = conn.row("DELETE FROM replicas WHERE incarnation = $1 RETURNING at", &[&incarnation]).await?;
+    let latest = gone.map_or(now, |row| now.max(Timestamp::from_ms(row.get(0))));
     let held = conn
         .rows(
             "SELECT id, subscriber, lane, lost FROM deliveries WHERE status = 1 AND incarnation = $1",
@@ -122,6 +118,8 @@ pub(super) async fn end(
     )
     .await?;
     lanes::make_next_due(conn, &touched, now).await?;
+    // After the lanes, like everybody else who holds some.
+    stamp(conn, latest).await?;
     Ok(TakenOver { due: due.len() as u64, set_aside: aside.len() as u64 })
 }
 

@@ -8,11 +8,18 @@
 mod harness;
 mod model;
 mod play;
+#[path = "../harness/postgres.rs"]
+mod postgres;
+#[path = "../harness/schema.rs"]
+mod schema;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use harness::Sqlite;
 use play::play;
+use postgres::Postgres;
+use tidegate_store::sqlite::Calls;
 
 /// Which of several: taken modulo their number.
 type Pick = u16;
@@ -101,15 +108,29 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(SQLITE_CASES))]
 
     #[test]
     fn any_history_keeps_the_promises(steps in vec(step(), 1..50)) {
-        play(&steps);
+        play(&Sqlite::new(Calls::Inline), &steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(POSTGRES_CASES))]
+
+    #[test]
+    fn any_history_keeps_the_promises_on_postgresql(steps in vec(step(), 1..50)) {
+        play(&Postgres::new(), &steps);
     }
 }
 
 /// Each history is some fifty commits to a real file: enough to find the bugs that were put in, in a few seconds.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(32)
+const SQLITE_CASES: u32 = 32;
+/// Here it is also a schema that is made and dropped.
+const POSTGRES_CASES: u32 = 8;
+
+fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
 }

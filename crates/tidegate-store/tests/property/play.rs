@@ -12,13 +12,11 @@ use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 use tidegate_store::conformance::Harness;
-use tidegate_store::sqlite::Calls;
 use tidegate_store::{
     Admission, BackfillStep, Change, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow,
     Finished, Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
 };
 
-use crate::harness::Sqlite;
 use crate::model::{Model, State};
 use crate::{GroupStep, Outcome, Pick, Sent, Step};
 
@@ -26,11 +24,11 @@ const PROJECT: i64 = 1;
 const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 const PLENTY: usize = 1 << 24;
 
-/// One history. Panics where store and model differ.
-pub(crate) fn play(steps: &[Step]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be built");
-    runtime.block_on(async {
-        let mut stage = Stage::new().await;
+/// One history on a new store. Panics where store and model differ.
+pub(crate) fn play(harness: &dyn Harness, steps: &[Step]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be built").block_on(async {
+        let mut stage = Stage::new(harness).await;
         for step in steps {
             stage.act(step).await;
             stage.compare().await;
@@ -40,8 +38,8 @@ pub(crate) fn play(steps: &[Step]) {
 }
 
 /// Store and model, side by side.
-struct Stage {
-    harness: Sqlite,
+struct Stage<'a> {
+    harness: &'a dyn Harness,
     store: Option<Arc<dyn Store>>,
     model: Model,
     now: Timestamp,
@@ -53,9 +51,8 @@ struct Stage {
     places: BTreeMap<i64, usize>,
 }
 
-impl Stage {
-    async fn new() -> Self {
-        let harness = Sqlite::new(Calls::Inline);
+impl<'a> Stage<'a> {
+    async fn new(harness: &'a dyn Harness) -> Self {
         let store = Some(harness.open(START).await);
         let mut stage = Self {
             harness,
