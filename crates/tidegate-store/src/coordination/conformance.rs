@@ -149,7 +149,7 @@ async fn a_new_rate_holds_at_once(fixture: &dyn Fixture) {
 async fn takers_stay_within_the_rate(fixture: &dyn Fixture) {
     let (total, elapsed) = take_for(fixture, "bound", 300, async {}).await;
     within_bound(total, rate("200/s"), 1, elapsed);
-    assert!(elapsed < Duration::from_secs(3), "waiting for {elapsed:?} is no way to keep 200/s");
+    assert!(elapsed < Duration::from_secs(10), "waiting for {elapsed:?} is no way to keep 200/s");
 }
 
 async fn a_wiped_bucket_costs_one_burst(fixture: &dyn Fixture) {

@@ -1,17 +1,22 @@
 //! What replicas tell each other, and the tokens they share.
 //!
 //! Nothing here is a record. A hint that is lost costs latency, for everyone also looks into the store by himself now and
-//! then; a bucket that is lost costs at most one burst; no event depends on either. [`Local`] is the way within a process; every
-//! way keeps the contract in `conformance`.
+//! then; a bucket that is lost costs at most one burst; no event depends on either. Three ways: [`Local`] within a process,
+//! [`Postgres`] for replicas that share a database, [`Redis`] beside it for those who have one. All keep the contract in
+//! `conformance`.
 //!
 //! Does not: decide who may send (that is `tidegate_core::schedule`) or know who lives (that is the store's heartbeat).
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod home;
 mod local;
 mod mailbox;
 mod news;
+mod postgres;
+mod redis;
 mod timer;
+mod tokens;
 
 use std::time::Duration;
 
@@ -21,6 +26,8 @@ use tidegate_core::subscriber::Rate;
 
 pub use local::{Hub, Local};
 pub use news::News;
+pub use postgres::Postgres;
+pub use redis::Redis;
 
 /// Hints between replicas and tokens they share. Whatever is lost costs latency or at most one burst, never an event.
 #[async_trait]
@@ -62,6 +69,13 @@ pub struct Grant {
     pub granted: u32,
     /// If they were fewer than wanted: when it is worth asking again.
     pub next_in: Duration,
+}
+
+impl Grant {
+    /// None for now.
+    fn nothing_for(next_in: Duration) -> Self {
+        Self { granted: 0, next_in }
+    }
 }
 
 /// Counts, for metrics.

@@ -64,18 +64,73 @@ impl News {
             *self = Self::everything();
         }
     }
+
+    /// As one line of text, with who says it.
+    pub(super) fn write(&self, sender: u64) -> String {
+        let flags = [(self.everything, 'a'), (self.configuration, 'c'), (self.events, 'e'), (self.jobs, 'j')];
+        let flags: String = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
+        let numbers: Vec<String> = self.subscribers.iter().map(ToString::to_string).collect();
+        format!("{sender:x} {flags} {}", numbers.join(","))
+    }
+
+    /// Reads such a line; nothing if it is one's own. What can not be read, as from a newer version, may be anything.
+    pub(super) fn read(line: &str, me: u64) -> Self {
+        let mut parts = line.splitn(3, ' ');
+        let sender = parts.next().and_then(|sender| u64::from_str_radix(sender, 16).ok());
+        match sender {
+            Some(sender) if sender == me => Self::default(),
+            Some(_) => Self::read_rest(parts.next(), parts.next()).unwrap_or_else(Self::everything),
+            None => Self::everything(),
+        }
+    }
+
+    fn read_rest(flags: Option<&str>, numbers: Option<&str>) -> Option<Self> {
+        let mut news = Self::default();
+        for flag in flags?.chars() {
+            match flag {
+                'c' => news.configuration = true,
+                'e' => news.events = true,
+                'j' => news.jobs = true,
+                _ => return None,
+            }
+        }
+        let numbers = numbers?.split(',').filter(|number| !number.is_empty());
+        news.subscribers = numbers.map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        news.shorten();
+        Some(news)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What fits into the payload of one NOTIFY.
+    const PAYLOAD_BYTES_MAX: usize = 7_999;
+
     #[test]
-    fn many_subscribers_are_everything() {
+    fn news_are_read_as_they_were_written() {
+        let all = News { configuration: true, events: true, jobs: true, ..News::work([1, 22, 333]) };
+        for news in [News::default(), News::everything(), News::configuration(), News::work([7]), all] {
+            assert_eq!(News::read(&news.write(0xfeed), 1), news);
+            assert!(News::read(&news.write(1), 1).is_empty(), "one does not hear oneself");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_read_may_be_anything() {
+        for line in ["", "1", "1 c", "1 cz 4", "1 c 4,x", "zz\u{0} c 4"] {
+            assert_eq!(News::read(line, 9), News::everything(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_never_too_long() {
         let most = i64::try_from(NEWS_SUBSCRIBERS_MAX).unwrap();
-        let mut news = News::work(0..most);
+        let mut news = News::work((0..most).map(|no| i64::MAX - no));
         assert_eq!(news.subscribers.len(), NEWS_SUBSCRIBERS_MAX);
-        news.merge(News::work([most]));
+        assert!(news.write(u64::MAX).len() <= PAYLOAD_BYTES_MAX);
+        news.merge(News::work([1]));
         assert_eq!(news, News::everything());
     }
 }

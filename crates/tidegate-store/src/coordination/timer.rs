@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// The first wait after a failure.
+const FIRST: Duration = Duration::from_millis(50);
+/// The longest wait: how long a server that is back may stay unnoticed.
+const LONGEST: Duration = Duration::from_secs(1);
+
 #[expect(clippy::disallowed_methods, reason = "measures how old an answer of a real server is")]
 pub(super) fn now() -> Instant {
     Instant::now()
@@ -15,6 +20,24 @@ pub(super) fn now() -> Instant {
 #[expect(clippy::disallowed_methods, reason = "spaces out what is sent to real servers")]
 pub(super) async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
+}
+
+/// Waits twice as long after each failure in a row.
+pub(super) struct Backoff(Duration);
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        Self(FIRST)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.0 = FIRST;
+    }
+
+    pub(super) async fn wait(&mut self) {
+        pause(self.0).await;
+        self.0 = (self.0 * 2).min(LONGEST);
+    }
 }
 
 /// Microseconds, as buckets count them.

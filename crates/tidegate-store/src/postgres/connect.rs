@@ -4,6 +4,7 @@
 //! `sslrootcert` a file of certificates to trust instead of the public ones. Once TLS is asked for, the server's
 //! certificate is always checked.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use ring::digest;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
@@ -124,28 +126,39 @@ impl Target {
 
     /// A new session as the server gives it.
     pub async fn connect_plain(&self) -> Result<Session> {
+        self.connect_hearing(|_| {}).await
+    }
+
+    /// The same, that hears what it will listen to. `heard` is dropped when the session ends.
+    pub(crate) async fn connect_hearing(
+        &self,
+        heard: impl FnMut(Notification) + Send + 'static,
+    ) -> Result<Session> {
         match &self.tls {
             Some(tls) => {
                 let (client, connection) = self.config.connect(tls.clone()).await.map_err(failed)?;
-                Ok(Session { client, pump: pump(connection) })
+                Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
             }
             None => {
                 let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
-                Ok(Session { client, pump: pump(connection) })
+                Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
             }
         }
     }
 }
 
-fn pump<S, T>(connection: tokio_postgres::Connection<S, T>) -> JoinHandle<()>
+/// Moves bytes until the session ends, and tells what is heard on the way. Whoever asks on it is told how it ended; here
+/// there is nobody to tell.
+async fn pump<S, T>(mut connection: Connection<S, T>, mut heard: impl FnMut(Notification))
 where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
 {
-    tokio::spawn(async move {
-        // Whoever asks on this connection is told; here there is nobody to tell.
-        let _ = connection.await;
-    })
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notification(notification) = message {
+            heard(notification);
+        }
+    }
 }
 
 fn client_config(root: Option<&str>) -> Result<ClientConfig> {

@@ -1,10 +1,15 @@
-//! Coordination keeps its contract.
+//! Coordination keeps its contract in all three ways, on real servers.
+
+mod losing_redis;
+mod proxy;
+mod servers;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use servers::{Database, RedisServer};
 use tidegate_store::coordination::conformance::{self, Fixture};
-use tidegate_store::coordination::{Coordination, Hub};
+use tidegate_store::coordination::{Coordination, Hub, Postgres};
 
 /// Replicas in this process.
 struct Here(Arc<Hub>);
@@ -27,4 +32,69 @@ impl Fixture for Here {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local() {
     conformance::run(&Here(Hub::new())).await;
+}
+
+/// Replicas around a database.
+struct Sharing(Database);
+
+#[async_trait]
+impl Fixture for Sharing {
+    async fn join(&self) -> Arc<dyn Coordination> {
+        let replica = Postgres::start(self.0.target(), servers::number());
+        assert!(replica.hear().await.everything);
+        Arc::new(replica)
+    }
+
+    fn has_connections(&self) -> bool {
+        true
+    }
+
+    async fn cut(&self) {
+        self.0.cut().await;
+    }
+
+    async fn wipe(&self) {
+        self.0.run("TRUNCATE tidegate.rate_buckets").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres() {
+    let sharing = Sharing(Database::create().await);
+    conformance::run(&sharing).await;
+    sharing.0.drop().await;
+}
+
+/// Replicas around a database and a Redis.
+struct Both {
+    database: Database,
+    redis: RedisServer,
+}
+
+#[async_trait]
+impl Fixture for Both {
+    async fn join(&self) -> Arc<dyn Coordination> {
+        Arc::new(servers::join(&self.database, &self.redis.url, &self.redis.prefix).await)
+    }
+
+    fn has_connections(&self) -> bool {
+        true
+    }
+
+    async fn cut(&self) {
+        self.redis.run(&["CLIENT", "KILL", "TYPE", "PUBSUB"]).await;
+    }
+
+    async fn wipe(&self) {
+        self.redis.run(&["FLUSHALL"]).await;
+        self.redis.run(&["SCRIPT", "FLUSH"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis() {
+    let _alone = servers::REDIS.lock().await;
+    let both = Both { database: Database::create().await, redis: RedisServer::connect().await };
+    conformance::run(&both).await;
+    both.database.drop().await;
 }

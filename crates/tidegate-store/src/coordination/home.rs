@@ -1,0 +1,97 @@
+//! Where the buckets are: in Redis, or in PostgreSQL while a replica can not reach Redis.
+//!
+//! If each replica chose for itself, one that lost its way to Redis would take from PostgreSQL what the others take from
+//! Redis as well, and the rate would double for as long as that lasts. So it moves the buckets for all: it marks in PostgreSQL
+//! that they are there from now on, and renews the mark while it has to. Nobody takes from Redis by a look at the mark that
+//! is older than [`FRESH`]; nobody takes from PostgreSQL before the mark is older than that. A bucket that moves arrives
+//! empty, so that moving costs a moment and not a burst.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::timer::{duration, us};
+
+/// How old a look at the mark may be.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+/// How long a mark holds.
+pub(super) const HOLDS: Duration = Duration::from_secs(5);
+/// How long a mark must have been there: whoever looked before is done with Redis, slow answers included.
+pub(super) const QUIET: Duration = Duration::from_millis(1_500);
+
+/// The mark as it was seen. Times are microseconds of PostgreSQL's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// When it was seen, by both clocks.
+    pub(super) seen: Instant,
+    pub(super) seen_us: i64,
+    /// When the buckets moved to PostgreSQL; the last time, if they are back.
+    pub(super) since_us: i64,
+    /// Until when they stay, unless it is renewed.
+    pub(super) until_us: i64,
+}
+
+/// Where to take tokens from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// There, for this long.
+    Redis { settled_us: i64 },
+    /// There, since then by its clock.
+    Postgres { since_us: i64 },
+    /// On the way: nobody takes anything for this long.
+    Nowhere(Duration),
+}
+
+impl Mark {
+    /// How long ago it was seen.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.seen)
+    }
+
+    /// Where the buckets are, by this mark.
+    pub(super) fn home(&self, now: Instant) -> Home {
+        let now_us = self.seen_us.saturating_add(us(self.age(now)));
+        let ready_us = self.since_us.saturating_add(us(QUIET));
+        if now_us >= self.until_us {
+            Home::Redis { settled_us: now_us - self.until_us }
+        } else if now_us < ready_us {
+            Home::Nowhere(duration(ready_us - now_us))
+        } else {
+            Home::Postgres { since_us: self.since_us }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::timer;
+    use super::*;
+
+    const MOVED_US: i64 = 1_000_000_000;
+
+    fn mark(seen_after: Duration) -> Mark {
+        let until_us = MOVED_US + us(HOLDS);
+        Mark { seen: timer::now(), seen_us: MOVED_US + us(seen_after), since_us: MOVED_US, until_us }
+    }
+
+    #[test]
+    fn buckets_move_there_and_back() {
+        let mark = mark(Duration::ZERO);
+        let at = |after_ms| mark.home(mark.seen + Duration::from_millis(after_ms));
+        assert_eq!(at(0), Home::Nowhere(QUIET));
+        assert_eq!(at(1_499), Home::Nowhere(Duration::from_millis(1)));
+        assert_eq!(at(1_500), Home::Postgres { since_us: MOVED_US });
+        assert_eq!(at(4_999), Home::Postgres { since_us: MOVED_US });
+        assert_eq!(at(5_002), Home::Redis { settled_us: 2_000 });
+    }
+
+    #[test]
+    fn no_two_replicas_take_from_both() {
+        // One looked just before the buckets moved and goes by that for as long as it may, with a slow answer at the end.
+        let looked = Mark { seen: timer::now(), seen_us: MOVED_US - 1, since_us: 0, until_us: 0 };
+        let last = looked.seen + FRESH + super::super::redis::ANSWER_TIMEOUT;
+        assert!(matches!(looked.home(last), Home::Redis { .. }));
+        let moved = mark(Duration::ZERO);
+        assert!(matches!(moved.home(moved.seen + (last - looked.seen)), Home::Nowhere(_)));
+    }
+}

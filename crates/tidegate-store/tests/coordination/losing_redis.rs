@@ -1,0 +1,159 @@
+//! A replica loses Redis while another keeps it: nothing told is lost for long, and the rate holds for both together.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_core::subscriber::Rate;
+use tidegate_store::coordination::{BucketKey, Coordination, News, Redis};
+
+use super::proxy::{Proxy, Way};
+use super::servers::{self, Database, RedisServer};
+
+/// One replica with a way to Redis that can be closed, and one without.
+struct Scene {
+    database: Database,
+    proxy: Proxy,
+    cut_off: Arc<Redis>,
+    other: Arc<Redis>,
+}
+
+async fn scene() -> Scene {
+    let (database, redis) = (Database::create().await, RedisServer::connect().await);
+    let url = url::Url::parse(&redis.url).expect("a URL");
+    let (host, port) = (url.host_str().expect("a host"), url.port().unwrap_or(6379));
+    let proxy = Proxy::to(format!("{host}:{port}")).await;
+    let mut through = url.clone();
+    through.set_ip_host(proxy.address.ip()).expect("an address");
+    through.set_port(Some(proxy.address.port())).expect("a port");
+    let cut_off = Arc::new(servers::join(&database, through.as_str(), &redis.prefix).await);
+    let other = Arc::new(servers::join(&database, &redis.url, &redis.prefix).await);
+    Scene { database, proxy, cut_off, other }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hints_go_round_a_dead_redis() {
+    let _alone = servers::REDIS.lock().await;
+    for way in [Way::Closed, Way::Blocked] {
+        let scene = scene().await;
+        scene.proxy.set(way);
+        until(|| !scene.cut_off.is_connected()).await;
+        scene.cut_off.tell(News::work([5]));
+        assert_eq!(scene.other.hear().await, News::work([5]), "PostgreSQL carries it");
+        scene.other.tell(News::configuration());
+        assert!(scene.cut_off.hear().await.everything, "who hears nothing assumes something");
+
+        scene.proxy.set(Way::Open);
+        until(|| scene.cut_off.is_connected()).await;
+        let mut told = 10;
+        loop {
+            scene.other.tell(News::work([told]));
+            let news = scene.cut_off.hear().await;
+            if news.subscribers.contains(&told) {
+                break;
+            }
+            told += 1;
+            assert!(told < 100, "{news:?}");
+        }
+        drop((scene.cut_off, scene.other));
+        scene.database.drop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_holds_when_one_of_two_loses_redis() {
+    let _alone = servers::REDIS.lock().await;
+    let scene = scene().await;
+    let rate = Rate::parse("100/s").expect("a rate");
+    let began = now();
+    let takers: Vec<_> = [&scene.cut_off, &scene.other]
+        .map(|replica| tokio::spawn(take_until(Arc::clone(replica), rate, Duration::from_secs(9))))
+        .into();
+    for (after_ms, way) in [(500, Way::Closed), (2_500, Way::Open)] {
+        until(|| began.elapsed() > Duration::from_millis(after_ms)).await;
+        scene.proxy.set(way);
+    }
+    let mut grants: Vec<(Duration, u32)> = Vec::new();
+    let mut once_an_hour = 0;
+    for taker in takers {
+        let (some, hourly) = taker.await.expect("taking never fails");
+        grants.extend(some);
+        once_an_hour += hourly;
+    }
+    grants.sort_unstable();
+    assert!(scene.other.tally().fallbacks > 0, "the other one moved to PostgreSQL as well");
+    assert!(scene.cut_off.is_connected());
+    check(&grants, rate);
+    assert_eq!(once_an_hour, 1, "a bucket that moves arrives empty");
+    drop((scene.cut_off, scene.other));
+    scene.database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_go_round_a_full_redis() {
+    let _alone = servers::REDIS.lock().await;
+    let (database, redis) = (Database::create().await, RedisServer::connect().await);
+    let replica = servers::join(&database, &redis.url, &redis.prefix).await;
+    let (bucket, rate) = (BucketKey::subscriber(1), Rate::parse("100/s").expect("a rate"));
+    assert_eq!(replica.take(&bucket, rate, 1).await.granted, 1);
+    redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(replica.take(&bucket, rate, 1).await.granted, 0, "Redis answers that it is full");
+    while replica.take(&bucket, rate, 1).await.granted == 0 {
+        moment(Duration::from_millis(10)).await;
+    }
+    assert!(replica.tally().fallbacks > 0 && !replica.is_connected());
+    redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    until(|| replica.is_connected()).await;
+    drop(replica);
+    database.drop().await;
+}
+
+/// Takes what it can get. Says when it got how much, and how much of what there is once an hour.
+async fn take_until(replica: Arc<Redis>, rate: Rate, end: Duration) -> (Vec<(Duration, u32)>, u32) {
+    let began = now();
+    let hourly = Rate::parse("1/h").expect("a rate");
+    let (mut grants, mut once_an_hour) = (Vec::new(), 0);
+    while began.elapsed() < end {
+        let grant = replica.take(&BucketKey::subscriber(1), rate, 10).await;
+        if grant.granted > 0 {
+            grants.push((began.elapsed(), grant.granted));
+        }
+        once_an_hour += replica.take(&BucketKey::subscriber(2), hourly, 10).await.granted;
+        moment(grant.next_in.max(Duration::from_millis(1))).await;
+    }
+    (grants, once_an_hour)
+}
+
+/// Over any stretch of time, no more than a burst and the rate's worth of it, give or take how long an answer travels; and
+/// the rate was used before and after.
+fn check(grants: &[(Duration, u32)], rate: Rate) {
+    const TRAVEL: Duration = Duration::from_millis(250);
+    for (first, (from, _)) in grants.iter().enumerate() {
+        let mut total = 0;
+        for (at, granted) in &grants[first..] {
+            total += granted;
+            let flow = (*at - *from + TRAVEL).as_micros() / rate.interval().as_micros() + 1;
+            let most = u128::from(rate.burst()) + flow;
+            assert!(u128::from(total) <= most, "{total} between {from:?} and {at:?}, {most} at most");
+        }
+    }
+    let total: u32 = grants.iter().map(|(_, granted)| granted).sum();
+    assert!(total > 400, "only {total}: moving takes too long");
+}
+
+async fn until(mut done: impl FnMut() -> bool) {
+    let patience = now();
+    while !done() {
+        assert!(patience.elapsed() < Duration::from_secs(30), "it does not happen");
+        moment(Duration::from_millis(1)).await;
+    }
+}
+
+/// Lets others go on.
+async fn moment(duration: Duration) {
+    tokio::time::timeout(duration, std::future::pending::<()>()).await.ok();
+}
+
+#[expect(clippy::disallowed_methods, reason = "rates of real servers are judged by real time")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,94 @@
+//! The servers of a test: a database of its own on the PostgreSQL, and the Redis, that the environment names.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use tidegate_store::coordination::{Coordination, Postgres, Redis};
+use tidegate_store::postgres::connect::{Session, Target};
+
+/// Who flushes Redis takes from all.
+pub(crate) static REDIS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// A number that no other replica of this run has.
+pub(crate) fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn named(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| panic!("set {variable}, or run through cargo xtask test"))
+}
+
+/// A database that is dropped at the end.
+pub(crate) struct Database {
+    admin: Session,
+    name: String,
+    url: String,
+}
+
+impl Database {
+    pub(crate) async fn create() -> Self {
+        let server = named("TIDEGATE_TEST_POSTGRES");
+        let admin = Target::parse(&server).expect("a URL").connect_plain().await.expect("PostgreSQL answers");
+        let name = format!("coordination_{}_{}", std::process::id(), number());
+        admin.client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a new database");
+        let mut url = url::Url::parse(&server).expect("a URL");
+        url.set_path(&name);
+        Self { admin, name, url: url.to_string() }
+    }
+
+    pub(crate) fn target(&self) -> Target {
+        Target::parse(&self.url).expect("a URL")
+    }
+
+    /// Ends all sessions.
+    pub(crate) async fn cut(&self) {
+        let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+        self.admin.client.execute(cut, &[&self.name]).await.expect("sessions can be ended");
+    }
+
+    /// Runs a statement.
+    pub(crate) async fn run(&self, statement: &str) {
+        let session = self.target().connect_plain().await.expect("PostgreSQL answers");
+        session.client.batch_execute(statement).await.expect("a statement");
+    }
+
+    pub(crate) async fn drop(self) {
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        self.admin.client.batch_execute(&drop).await.expect("a database can be dropped");
+    }
+}
+
+/// The Redis, and a part of it that is this test's.
+pub(crate) struct RedisServer {
+    connection: MultiplexedConnection,
+    pub(crate) url: String,
+    pub(crate) prefix: String,
+}
+
+impl RedisServer {
+    pub(crate) async fn connect() -> Self {
+        let url = named("TIDEGATE_TEST_REDIS");
+        let client = redis::Client::open(url.as_str()).expect("a URL");
+        let connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
+        Self { connection, url, prefix: format!("{}-{}", std::process::id(), number()) }
+    }
+
+    pub(crate) async fn run(&self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| {
+            command.arg(word);
+        });
+        command.query_async::<redis::Value>(&mut self.connection.clone()).await.expect("a command");
+    }
+}
+
+/// A replica that hears through both.
+pub(crate) async fn join(database: &Database, url: &str, prefix: &str) -> Redis {
+    let postgres = Postgres::start(database.target(), number());
+    let replica = Redis::start(url, prefix, number(), postgres).expect("a URL");
+    while replica.tally().gaps < 2 {
+        assert!(replica.hear().await.everything);
+    }
+    replica
+}
