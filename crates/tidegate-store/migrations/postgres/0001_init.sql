@@ -158,20 +158,14 @@ CREATE TABLE delivery_events (
 );
 CREATE INDEX delivery_events_event ON delivery_events (event);
 
--- What a receiver says may contain any byte: it is kept as bytes.
+-- What is only ever read whole is one document: how long each part took, and what the receiver said.
 CREATE TABLE attempts (
-    delivery   BIGINT NOT NULL,
-    n          INTEGER NOT NULL,
-    at         BIGINT NOT NULL,
-    status     INTEGER,
-    error      TEXT,
-    detail     BYTEA NOT NULL,
-    dns_us     BIGINT,
-    connect_us BIGINT,
-    tls_us     BIGINT,
-    wait_us    BIGINT,
-    total_us   BIGINT NOT NULL,
-    response   TEXT,
+    delivery BIGINT NOT NULL,
+    n        INTEGER NOT NULL,
+    at       BIGINT NOT NULL,
+    status   INTEGER,
+    error    TEXT,
+    record   BYTEA NOT NULL,                 -- JSON, which may contain any byte as bytes
     PRIMARY KEY (delivery, n)
 ) PARTITION BY RANGE (delivery);
 CREATE TABLE attempts_kept PARTITION OF attempts DEFAULT;

@@ -56,7 +56,7 @@ fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
 pub(super) async fn answers(
     context: &Context<'_>,
     columns: &Columns<'_>,
-    taken: &[Row],
+    taken: &[i64],
 ) -> Asked<Vec<Result<Vec<UnitStatus>>>> {
     let fresh = columns.fresh(taken);
     let repeated: Vec<Key> =

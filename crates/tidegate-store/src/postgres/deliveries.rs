@@ -1,8 +1,11 @@
 //! Deliveries: created with their event, claimed, finished. Those with a lane go through it one at a time, see
 //! [`lanes`].
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use tidegate_core::attempt::ErrorClass;
+use serde::{Deserialize, Serialize};
+use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tidegate_core::retry::Next;
@@ -34,31 +37,30 @@ pub(super) struct Results {
     at: Vec<i64>,
     codes: Vec<Option<i32>>,
     errors: Vec<Option<&'static str>>,
-    details: Vec<Vec<u8>>,
-    dns_us: Vec<Option<i64>>,
-    connect_us: Vec<Option<i64>>,
-    tls_us: Vec<Option<i64>>,
-    wait_us: Vec<Option<i64>>,
-    total_us: Vec<i64>,
-    responses: Vec<Option<String>>,
+    records: Vec<Vec<u8>>,
+}
+
+/// What is kept of an attempt beside its outcome.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Record<'a> {
+    pub(super) detail: Cow<'a, str>,
+    pub(super) phases: Phases,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) response: Option<Cow<'a, ResponseHead>>,
 }
 
 /// Each result counts if its claim still holds; only then is its attempt kept. The sums keep the planner away from the
 /// index of all claims: each row is found by its own number.
 pub(super) const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $3::int[], $4::int[], $5::smallint[],
-        $6::bigint[], $7::int[], $8::bigint[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::bytea[],
-        $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::text[])
-    AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, detail,
-        dns_us, connect_us, tls_us, wait_us, total_us, response)),
+        $6::bigint[], $7::int[], $8::bigint[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::bytea[])
+    AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, record)),
     done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
             tries = d.tries + i.failure, lost = 0, incarnation = NULL, written = NULL, finished_at = i.ended_at,
             reason = i.reason
         FROM i WHERE d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
-        RETURNING i.id, i.n, i.at, i.code, i.error, i.detail, i.dns_us, i.connect_us, i.tls_us, i.wait_us, i.total_us,
-            i.response),
-    kept AS (INSERT INTO attempts (delivery, n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us,
-            response)
-        SELECT id, n, at, code, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response FROM done)
+        RETURNING i.id, i.n, i.at, i.code, i.error, i.record),
+    kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
+        SELECT id, n, at, code, error, record FROM done)
     SELECT id FROM done";
 
 impl Results {
@@ -78,8 +80,11 @@ impl Results {
             Next::Exhausted(reason) => (EXHAUSTED, None, 1, Some(now), Some(reason.clone())),
         };
         let attempt = &finished.attempt;
-        let phases = &attempt.phases;
-        let us = |us: Option<u32>| us.map(i64::from);
+        let record = Record {
+            detail: Cow::Borrowed(&attempt.detail),
+            phases: attempt.phases,
+            response: attempt.response.as_ref().map(Cow::Borrowed),
+        };
         self.ids.push(finished.claim.delivery);
         self.tokens.push(finished.claim.token.cast_signed());
         self.numbers.push(finished.n.cast_signed());
@@ -91,18 +96,7 @@ impl Results {
         self.at.push(attempt.at.as_ms());
         self.codes.push(attempt.status.map(i32::from));
         self.errors.push(attempt.error.map(ErrorClass::name));
-        self.details.push(attempt.detail.clone().into_bytes());
-        self.dns_us.push(us(phases.dns_us));
-        self.connect_us.push(us(phases.connect_us));
-        self.tls_us.push(us(phases.tls_us));
-        self.wait_us.push(us(phases.wait_us));
-        self.total_us.push(i64::from(phases.total_us));
-        self.responses.push(
-            attempt
-                .response
-                .as_ref()
-                .map(|head| serde_json::to_string(head).expect("a response head is always JSON")),
-        );
+        self.records.push(serde_json::to_vec(&record).expect("a record is always JSON"));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -126,13 +120,7 @@ impl Results {
                 &self.at,
                 &self.codes,
                 &self.errors,
-                &self.details,
-                &self.dns_us,
-                &self.connect_us,
-                &self.tls_us,
-                &self.wait_us,
-                &self.total_us,
-                &self.responses,
+                &self.records,
             ],
         )
         .await

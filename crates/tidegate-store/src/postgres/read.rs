@@ -1,8 +1,9 @@
 //! Deliveries as people look at them: listed, opened, traced, counted.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
+use tidegate_core::attempt::{Attempt, ErrorClass};
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
@@ -10,6 +11,7 @@ use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
+use super::deliveries::Record;
 use super::events;
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, StorePart, Trace, TraceRule};
 
@@ -122,9 +124,7 @@ pub(super) async fn list(
     Ok(Page { items: delivery_rows(conn, &rows).await?, next })
 }
 
-const ATTEMPTS: &str =
-    "SELECT n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response
-    FROM attempts WHERE delivery = $1 ORDER BY n";
+const ATTEMPTS: &str = "SELECT n, at, status, error, record FROM attempts WHERE delivery = $1 ORDER BY n";
 
 pub(super) async fn one(
     conn: &Conn,
@@ -151,26 +151,16 @@ pub(super) async fn among(
 }
 
 fn attempt_row(row: &Row) -> AttemptRow {
-    let us = |column| row.get::<_, Option<i64>>(column).map(microseconds);
+    let record: Option<Record<'_>> = serde_json::from_slice(row.get(4)).ok();
     let attempt = Attempt {
         at: Timestamp::from_ms(row.get(1)),
         status: row.get::<_, Option<i32>>(2).and_then(|status| u16::try_from(status).ok()),
         error: row.get::<_, Option<&str>>(3).and_then(ErrorClass::parse),
-        detail: String::from_utf8_lossy(row.get(4)).into_owned(),
-        phases: Phases {
-            dns_us: us(5),
-            connect_us: us(6),
-            tls_us: us(7),
-            wait_us: us(8),
-            total_us: microseconds(row.get(9)),
-        },
-        response: row.get::<_, Option<&str>>(10).and_then(|text| serde_json::from_str(text).ok()),
+        detail: record.as_ref().map(|record| record.detail.to_string()).unwrap_or_default(),
+        phases: record.as_ref().map(|record| record.phases).unwrap_or_default(),
+        response: record.and_then(|record| record.response).map(Cow::into_owned),
     };
     AttemptRow { n: row.get::<_, i32>(0).cast_unsigned(), attempt }
-}
-
-fn microseconds(kept: i64) -> u32 {
-    u32::try_from(kept).unwrap_or(u32::MAX)
 }
 
 /// What was made with an event or later, and what carries it among others.

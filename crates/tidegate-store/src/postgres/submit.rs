@@ -53,11 +53,13 @@ pub(super) struct Columns<'a> {
     wanted: Vec<i16>,
 }
 
-/// Takes ids, in order. What is taken already stays as it is.
-pub(super) const TAKE_IDS: &str = "INSERT INTO dedupe (key_high, key_low, event, fingerprint)
-    SELECT i.high, i.low, (SELECT currval('numbers') << 20) + i.place, i.print
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(high, low, place, print)
-    ON CONFLICT DO NOTHING RETURNING event & 1048575";
+/// Takes ids, in order. What is taken already stays as it is. How many it got stays for the statements that follow: when
+/// it got all, they need not look.
+pub(super) const TAKE_IDS: &str = "WITH taken AS (INSERT INTO dedupe (key_high, key_low, event, fingerprint)
+        SELECT i.high, i.low, (SELECT currval('numbers') << 20) + i.place, i.print
+        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(high, low, place, print)
+        ON CONFLICT DO NOTHING RETURNING event & 1048575 AS place)
+    SELECT coalesce(array_agg(place), '{}'), set_config('tidegate.taken', count(*)::text, TRUE) FROM taken";
 
 /// Writes the events whose ids were free.
 pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarnation, written, version, accepted_at, time,
@@ -67,8 +69,8 @@ pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarn
     FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[],
         $12::bytea[], $13::bytea[], $14::bytea[])
         AS i(place, project, time, high, low, source, id, type, subject, body)
-    WHERE EXISTS (SELECT 1 FROM dedupe d WHERE d.key_high = i.high AND d.key_low = i.low
-        AND d.event = (SELECT currval('numbers') << 20) + i.place)";
+    WHERE (SELECT current_setting('tidegate.taken') = $15) OR EXISTS (SELECT 1 FROM dedupe d
+        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.place)";
 
 const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, due_at, incarnation,
         written, created_at, status, claims)
@@ -78,8 +80,8 @@ const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event
 const ROUTES: &str =
     "unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
         $10::bigint[], $11::smallint[]) AS i(place, event, project, high, low, subscriber, lane, status)
-    WHERE EXISTS (SELECT 1 FROM dedupe d WHERE d.key_high = i.high AND d.key_low = i.low
-        AND d.event = (SELECT currval('numbers') << 20) + i.event)";
+    WHERE (SELECT current_setting('tidegate.taken') = $12) OR EXISTS (SELECT 1 FROM dedupe d
+        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.event)";
 
 /// The deliveries of those events, where none has a lane.
 pub(super) fn insert_plain() -> String {
@@ -153,25 +155,29 @@ impl<'a> Columns<'a> {
         self.places
     }
 
+    /// That of the last event.
+    pub(super) fn last_key(&self) -> Option<Key> {
+        self.high.len().checked_sub(1).map(|index| self.key(index))
+    }
+
     /// What the id of an event is looked up by.
     pub(super) fn key(&self, index: usize) -> Key {
         Key { high: self.high[index], low: self.low[index] }
     }
 
     /// Takes the ids; brings the places of those that were free.
-    pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<Row>> {
+    pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<i64>> {
         let column = |values: &[i64]| self.sorted.iter().map(|index| values[*index]).collect::<Vec<i64>>();
         let prints: Vec<&[u8]> = self.sorted.iter().map(|index| self.prints[*index]).collect();
         let (high, low, places) = (column(&self.high), column(&self.low), column(&self.event_places));
-        conn.rows(TAKE_IDS, &[&high, &low, &places, &prints]).await
+        Ok(conn.only(TAKE_IDS, &[&high, &low, &places, &prints]).await?.get(0))
     }
 
     /// Per event, whether its id was free.
-    pub(super) fn fresh(&self, rows: &[Row]) -> Vec<bool> {
+    pub(super) fn fresh(&self, taken: &[i64]) -> Vec<bool> {
         let mut fresh = vec![false; self.owners.len()];
-        for row in rows {
-            let place: i64 = row.get(0);
-            if let Ok(index) = self.event_places.binary_search(&place) {
+        for place in taken {
+            if let Ok(index) = self.event_places.binary_search(place) {
                 fresh[index] = true;
             }
         }
@@ -196,6 +202,7 @@ impl<'a> Columns<'a> {
                 &self.types,
                 &self.subjects,
                 &self.bodies,
+                &self.owners.len().to_string(),
             ],
         )
         .await
@@ -224,6 +231,7 @@ impl<'a> Columns<'a> {
                 &self.subscribers,
                 &self.lanes,
                 &self.wanted,
+                &self.owners.len().to_string(),
             ],
         )
         .await

@@ -109,13 +109,13 @@ fn collect<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
     let mut keys = BTreeSet::new();
     for (which, submission) in group.submissions.iter().enumerate() {
         for (unit, routed) in submission.units.iter().enumerate() {
-            let is_simple = routed.admission == Admission::Granted && routed.unit.events.len() == 1;
-            let is_new =
-                is_simple && keys.insert(events::Key::of(submission.project, &routed.unit.events[0]));
-            if !is_new {
+            if routed.admission != Admission::Granted || routed.unit.events.len() != 1 {
                 return false;
             }
             columns.push(context, Entry { place: (which, unit), project: submission.project, routed });
+            if !columns.last_key().is_some_and(|key| keys.insert(key)) {
+                return false;
+            }
         }
     }
     columns.sort();
