@@ -11,6 +11,7 @@
 mod bounds;
 pub mod breaker;
 mod lineup;
+mod load;
 mod meter;
 mod rate;
 mod replicas;
