@@ -12,6 +12,8 @@ pub struct Load {
     pub queued: u64,
     /// Streams of events that somebody reads there.
     pub streams: u64,
+    /// Those among whom it divides limits; 0 while it has more under way than that allows.
+    pub obeys: i64,
 }
 
 /// What a beat told.

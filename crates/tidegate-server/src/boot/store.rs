@@ -41,12 +41,7 @@ fn embedded(settings: &Settings, entropy: &Entropy) -> Result<Opened, BootError>
     let salt: [u8; 32] = entropy.bytes();
     let store = SqliteStore::open(&settings.data_dir, &salt, early.now(), Calls::Blocking)?;
     let clock = Clock::system(store.latest());
-    Ok(Opened {
-        store: Arc::new(store),
-        standing: Standing::alone(&clock),
-        clock,
-        coordination: None,
-    })
+    Ok(Opened { store: Arc::new(store), standing: Standing::alone(&clock), clock, coordination: None })
 }
 
 async fn shared(url: &Address, redis: Option<&Address>, entropy: &Entropy) -> Result<Opened, BootError> {

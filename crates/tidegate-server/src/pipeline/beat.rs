@@ -1,7 +1,7 @@
 //! Beat: says every second that this process lives, and hears who else does.
 //!
 //! Only for a store that is shared. A beat that comes through renews the lease that everybody asks before they act
-//! (`standing`), moves the clock to the store's, and tells the [`Lookout`] what it saw: who expired, that the
+//! (`standing`), moves the clock to the store's, divides limits among those that live, and tells the [`Lookout`] what it saw: who expired, that the
 //! configuration moved on. A beat that finds its process declared dead leaves the rest to the group commit, which finds the
 //! same and begins a new life.
 //!
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::lease::{BEAT_EVERY, BEAT_TIMEOUT, Vigil, correction_ms};
+use tidegate_core::schedule::{Share, flock};
 use tidegate_store::coordination::News;
 use tidegate_store::{Beat, Error, Load, Store};
 
@@ -38,6 +39,8 @@ pub(super) struct Beats {
     vigil: Vigil,
     count: u64,
     has_failed: bool,
+    /// Those among whom limits are divided.
+    flock: i64,
 }
 
 impl Beats {
@@ -54,21 +57,27 @@ impl Beats {
             vigil: Vigil::default(),
             count: 0,
             has_failed: false,
+            flock: 0,
         }
     }
 
     /// For as long as the process lives.
     pub(super) async fn run(mut self) {
         loop {
-            let began = self.clock.steady();
+            let (began, flock) = (self.clock.steady(), self.flock);
             self.beat(began).await;
+            // Others wait to be told that this process knows who lives.
+            if self.flock != flock {
+                continue;
+            }
             let spent = self.clock.steady().saturating_sub(began);
             self.clock.pause(BEAT_EVERY.saturating_sub(spent)).await;
         }
     }
 
     async fn beat(&mut self, began: Duration) {
-        let load = Load { streams: self.watch.open() as u64, ..self.desk.load() };
+        let obeys = if self.desk.obeys() { self.flock } else { 0 };
+        let load = Load { streams: self.watch.open() as u64, obeys, ..self.desk.load() };
         let life = self.store.incarnation();
         let beating = tokio::select! {
             biased;
@@ -91,6 +100,19 @@ impl Beats {
         self.standing.set_heard(!self.has_failed);
     }
 
+    /// Limits are divided among those that live; see `tidegate_core::schedule`.
+    fn divide(&mut self, beat: &Beat) {
+        let Some(rank) = beat.rank() else { return };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let share = Share { rank: count(rank), replicas: count(beat.replicas.len()) };
+        self.flock = flock(beat.replicas.iter().map(|replica| replica.incarnation));
+        self.persist.release(self.desk.propose(share));
+        let all_obey = beat.replicas.iter().all(|replica| replica.load.obeys == self.flock);
+        if all_obey || share.replicas == 1 {
+            self.persist.release(self.desk.agree());
+        }
+    }
+
     fn heard(&mut self, beat: &Beat, began: Duration) {
         if std::mem::take(&mut self.has_failed) {
             tracing::info!("the store hears this process again");
@@ -103,6 +125,7 @@ impl Beats {
             self.desk.ring();
         }
         self.vigil.beat(began);
+        self.divide(beat);
         self.count += 1;
         if self.standing.meet(beat) || self.count.is_multiple_of(LOOK_EVERY_BEATS) {
             self.lookout.report(News::everything());

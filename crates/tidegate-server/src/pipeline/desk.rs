@@ -233,13 +233,33 @@ impl Desk {
         self.work.notify_one();
     }
 
-    /// This process's place among those that live has changed. Gives back what waited for places that others have now.
-    pub fn set_share(&self, share: Share) -> Vec<Claim> {
+    /// Nothing is ours before the others have agreed.
+    pub fn stand_by(&self) {
+        self.lock().stand_by();
+    }
+
+    /// The number of processes, or our place among them, has changed. Gives back what waited for places that are no longer
+    /// here.
+    pub fn propose(&self, share: Share) -> Vec<Claim> {
+        self.reshape(|schedule| schedule.propose(share))
+    }
+
+    /// Everybody obeys what was proposed last.
+    pub fn agree(&self) -> Vec<Claim> {
+        self.reshape(Schedule::agree)
+    }
+
+    fn reshape(&self, change: impl FnOnce(&mut Schedule) -> Vec<Job>) -> Vec<Claim> {
         let mut schedule = self.lock();
-        let released = schedule.set_share(share).iter().map(claim).collect();
+        let released = change(&mut schedule).iter().map(claim).collect();
         self.ring_if_hungry(schedule);
         self.work.notify_one();
         released
+    }
+
+    /// Nobody has more under way than what was proposed allows.
+    pub fn obeys(&self) -> bool {
+        self.lock().obeys()
     }
 
     /// What memory can take of new work of these subscribers.
@@ -319,6 +339,7 @@ impl Desk {
         let mut schedule = self.lock();
         self.life.fetch_add(1, Ordering::Relaxed);
         schedule.drain();
+        schedule.stand_by();
         followed.active.clear();
         followed.version = 0;
     }
@@ -332,7 +353,7 @@ impl Desk {
     /// How busy it is.
     pub fn load(&self) -> Load {
         let schedule = self.lock();
-        Load { in_flight: schedule.in_flight() as u64, queued: schedule.queued() as u64, streams: 0 }
+        Load { in_flight: schedule.in_flight() as u64, queued: schedule.queued() as u64, ..Load::default() }
     }
 
     /// Attempts under way.

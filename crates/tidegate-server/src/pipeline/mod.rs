@@ -175,8 +175,7 @@ impl Pipeline {
             own_loops.push(loops.deliver.spawn(rates::run(Arc::clone(&desk), Arc::clone(coordination))));
         }
         if let Some(coordination) = parts.coordination.clone().filter(|_| !parts.standing.is_alone()) {
-            let lookout =
-                Lookout::new(parts, coordination, Arc::clone(&desk), Arc::clone(&errands), verify);
+            let lookout = Lookout::new(parts, coordination, Arc::clone(&desk), Arc::clone(&errands), verify);
             own_loops.push(tokio::spawn(Arc::clone(&lookout).listen()));
             own_loops.push(tokio::spawn(Arc::clone(&lookout).run()));
             let beats = Beats::new(parts, Arc::clone(&desk), Arc::clone(&persist), lookout);
@@ -288,6 +287,9 @@ impl Herald {
 /// Where there are other processes, rates are theirs too.
 fn desk(parts: &Parts, bounds: Bounds) -> Desk {
     let desk = Desk::new(parts.clock.clone(), Arc::clone(&parts.standing), bounds);
+    if !parts.standing.is_alone() {
+        desk.stand_by();
+    }
     if parts.coordination.is_some() { desk.sharing_rates() } else { desk }
 }
 

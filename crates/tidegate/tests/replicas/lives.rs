@@ -1,6 +1,9 @@
 //! Processes end, are killed, or stand still; the others go on with their work.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -19,8 +22,9 @@ fn hanging(gate: &Gate) -> Receiver {
     })
 }
 
+/// One place for each of two processes.
 fn one_at_a_time() -> Value {
-    json!({ "limits": { "concurrency": 1, "timeout": "25s" } })
+    json!({ "limits": { "concurrency": 2, "timeout": "25s" } })
 }
 
 #[test]
@@ -86,6 +90,37 @@ fn one_that_stood_still_sends_nothing_stale_and_goes_on_with_a_new_life() {
     assert_eq!(arrived.len(), all.len());
     assert_eq!(first.event_id(), "e0");
     assert!(hook.rest().is_empty());
+}
+
+#[test]
+fn limits_hold_while_processes_come_and_go() {
+    const LIMIT: usize = 3;
+    let cluster = Cluster::new();
+    let (mut a, mut b) = cluster.two();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let hook = Receiver::scripted(move |_| {
+        seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        // A receiver that takes its time: nobody ever sends anything here.
+        let (_sender, receiver) = mpsc::channel::<()>();
+        let _ = receiver.recv_timeout(Duration::from_millis(10));
+        now.fetch_sub(1, Ordering::SeqCst);
+        Reply::status(200)
+    });
+    a.subscribe(&hook, &json!({ "limits": { "concurrency": LIMIT } }));
+    let mut sent = 0;
+    for round in 0..4 {
+        let (restarted, other) = if round % 2 == 0 { (&mut a, &b) } else { (&mut b, &a) };
+        for server in [&*restarted, other] {
+            server.admin().publish(&events(&format!("{round}-{}-", server.address.port()), 100));
+            sent += 100;
+        }
+        restarted.stop();
+        restarted.restart(&cluster.setup());
+    }
+    assert_eq!(hook.ids(sent).into_iter().collect::<BTreeSet<_>>().len(), sent);
+    let most = most.load(Ordering::SeqCst);
+    assert!((2..=LIMIT).contains(&most), "{most} at once");
 }
 
 #[test]
