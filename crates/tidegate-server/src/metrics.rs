@@ -161,11 +161,6 @@ impl Metrics {
         );
         registry.register("connections_open", "Connections at the door", self.connections.clone());
         registry.register(
-            "results_stale",
-            "Results refused because their claim was void",
-            self.results_stale.clone(),
-        );
-        registry.register(
             "connections_refused",
             "Connections closed by the door, by why",
             self.connections_refused.clone(),
@@ -221,6 +216,11 @@ impl Metrics {
 
     /// Registered apart: they stay at zero with a store of one's own.
     fn register_sharing(&self, registry: &mut Registry) {
+        registry.register(
+            "results_stale",
+            "Results refused because their claim was void",
+            self.results_stale.clone(),
+        );
         registry.register(
             "lives_begun_anew",
             "Times that others had taken over what this process held",

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
-use tidegate_store::postgres::connect::Target;
+use tokio_postgres::NoTls;
 
 use crate::client::Client;
 use crate::server::{Folder, Server, Setup};
@@ -12,6 +12,7 @@ pub(crate) const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8
 
 /// What processes share.
 pub(crate) struct Cluster {
+    server: String,
     url: String,
     schema: String,
 }
@@ -24,7 +25,7 @@ impl Cluster {
         );
         let schema = format!("e{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let mark = if server.contains('?') { '&' } else { '?' };
-        Self { url: format!("{server}{mark}schema={schema}"), schema }
+        Self { url: format!("{server}{mark}schema={schema}"), server, schema }
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -67,14 +68,15 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let (url, schema) = (self.url.clone(), self.schema.clone());
+        let (server, schema) = (self.server.clone(), self.schema.clone());
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let session = Target::parse(&url).unwrap().connect_plain().await.unwrap();
+                let (client, connection) = tokio_postgres::connect(&server, NoTls).await?;
+                tokio::spawn(connection);
                 let sql =
                     format!("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE");
-                session.client.batch_execute(&sql).await
+                client.batch_execute(&sql).await
             })
         });
         if !matches!(dropped.join(), Ok(Ok(()))) {
