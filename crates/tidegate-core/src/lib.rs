@@ -26,6 +26,8 @@ pub mod route;
 
 pub mod schedule;
 
+pub mod lease;
+
 pub mod delivery;
 
 pub mod payload;

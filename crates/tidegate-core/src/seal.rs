@@ -48,6 +48,12 @@ impl Sealer {
         self.key_id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// The name of the key that sealed something, in hex.
+    pub fn id_in(sealed: &[u8]) -> Option<String> {
+        let id = sealed.strip_prefix(&[FORMAT])?.get(..KEY_ID_LEN)?;
+        Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     fn has_sealed(&self, sealed: &[u8]) -> bool {
         sealed.strip_prefix(&[FORMAT]).is_some_and(|rest| rest.starts_with(&self.key_id))
     }
@@ -73,16 +79,17 @@ impl Sealer {
     }
 }
 
-/// The master key, and while it is being changed the one before it.
+/// The master key, and while it is being changed the one before it, or the one after it.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     current: Sealer,
     previous: Option<Sealer>,
+    next: Option<Sealer>,
 }
 
 impl From<Sealer> for Keyring {
     fn from(current: Sealer) -> Self {
-        Self { current, previous: None }
+        Self { current, previous: None, next: None }
     }
 }
 
@@ -91,7 +98,13 @@ impl Keyring {
     pub fn new(current: &[u8; 32], previous: Option<&[u8; 32]>) -> Self {
         let (current, previous) = (Sealer::new(current), previous.map(Sealer::new));
         let previous = previous.filter(|previous| previous.key_id != current.key_id);
-        Self { current, previous }
+        Self { current, previous, next: None }
+    }
+
+    /// The same with a key that others seal with already. What they sealed is opened, and stays as it is.
+    pub fn expecting(mut self, next: Option<&[u8; 32]>) -> Self {
+        self.next = next.map(Sealer::new);
+        self
     }
 
     /// The current key.
@@ -104,18 +117,17 @@ impl Keyring {
         self.previous.as_ref()
     }
 
-    /// Opens what either key has sealed for this row.
+    /// Opens what any of its keys has sealed for this row.
     pub fn open(&self, sealed: &[u8], row: &str) -> Result<Vec<u8>, SealProblem> {
-        match &self.previous {
-            Some(previous) if previous.has_sealed(sealed) => previous.open(sealed, row),
-            _ => self.current.open(sealed, row),
-        }
+        let others = self.previous.iter().chain(&self.next);
+        let other = others.into_iter().find(|other| other.has_sealed(sealed));
+        other.unwrap_or(&self.current).open(sealed, row)
     }
 
-    /// The same secret under the current key; `None` when it is there already. The nonce stays what it was: it was
+    /// The same secret under the current key; `None` when it is there already, or ahead of it. The nonce stays what it was: it was
     /// random, and has not been used with this key.
     pub fn reseal(&self, sealed: &[u8], row: &str) -> Result<Option<Vec<u8>>, SealProblem> {
-        if self.current.has_sealed(sealed) {
+        if self.current.has_sealed(sealed) || self.next.as_ref().is_some_and(|next| next.has_sealed(sealed)) {
             return Ok(None);
         }
         let secret = self.open(sealed, row)?;
@@ -158,6 +170,10 @@ mod tests {
         assert_eq!(alone.open(&sealed, "1/a"), Err(SealProblem::OtherKey));
         assert_eq!(alone.reseal(&sealed, "1/a"), Err(SealProblem::OtherKey));
         assert!(Keyring::new(&[7; 32], Some(&[7; 32])).previous().is_none());
+        let early = Keyring::new(&[7; 32], None).expecting(Some(&[8; 32]));
+        assert_eq!(early.open(&moved, "1/a").unwrap(), b"whsec_x", "others are ahead");
+        assert_eq!(early.reseal(&moved, "1/a"), Ok(None), "and are not held back");
+        assert_eq!(Sealer::id_in(&sealed), Some(old.id()));
         assert_eq!(old.id().len(), 8);
     }
 }

@@ -1,7 +1,10 @@
 //! From settings to a running server, and from a signal to a clean end.
 //!
 //! Three threads do the work: ingest here, the group commit with its database and delivery on loops of their own. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
-//! their results are written, the unsent goes back; then the process exits.
+//! their results are written, the unsent goes back; then the process exits. Which store it is, and what follows from that,
+//! stands in [`store`].
+
+mod store;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -10,27 +13,27 @@ use std::sync::atomic::Ordering;
 
 use tidegate_core::id::prefixed;
 use tidegate_core::key::{self, Role};
-use tidegate_core::time::Timestamp;
+use tidegate_core::seal::Keyring;
 use tidegate_destinations::{HttpTransport, SystemResolver, Transport};
-use tidegate_store::sqlite::{Calls, SqliteStore};
-use tidegate_store::{Change, NewKey, Store};
+use tidegate_store::{Change, NewKey};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App};
-use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::entropy::Entropy;
 use crate::listen::tls::{Certificate, TlsProblem};
 use crate::listen::{self, Door, open_files_max};
-use crate::master_key::{self, MasterKey};
+use crate::master_key::{self, MasterKey, Origin};
 use crate::metrics::Metrics;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
+use crate::settings::store::StoreAt;
 use crate::settings::{LogFormat, Settings, Unsettled};
 use crate::spans::Spans;
+use store::Opened;
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +79,7 @@ pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) 
 
 fn start_logging(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEGATE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,tokio_postgres=warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -120,12 +123,8 @@ async fn serve(
     announce: impl FnOnce(SocketAddr, Option<&str>),
 ) -> Result<(), BootError> {
     let entropy = Entropy::system();
-    let early = Clock::system(Timestamp::from_ms(0));
-    let salt: [u8; 32] = entropy.bytes();
-    let store = SqliteStore::open(&settings.data_dir, &salt, early.now(), Calls::Blocking)?;
-    let clock = Clock::system(store.latest());
-    let store: Arc<dyn Store> = Arc::new(store);
-    let (origin, keys) = master_key::load(&settings, &entropy)?;
+    let (opened, origin, keys) = open(&settings, &entropy).await?;
+    let Opened { store, clock, standing, coordination } = opened;
     let listener = TcpListener::bind(settings.listen)
         .await
         .map_err(|error| BootError::Listen(settings.listen, error))?;
@@ -149,7 +148,8 @@ async fn serve(
         origin: settings.origin.clone(),
         spans: Arc::new(spans),
         retention: settings.retention,
-        coordination: None,
+        standing,
+        coordination,
     };
     refuse_open_door(&settings, &parts)?;
     let certificate = settings.tls.clone().map(Certificate::load).transpose()?;
@@ -162,7 +162,7 @@ async fn serve(
     app.master_key = Some(Arc::clone(&master_key));
     tokio::spawn(master_key.settle());
     app.delivers = settings.delivers;
-    app.disk = Disk::new(&settings.data_dir, settings.disk_reserve);
+    app.disk = disk(&settings);
     let app = Arc::new(app);
     let (stop, stopping) = watch::channel(false);
     let door = tokio::spawn(listen::serve(listener, door(&settings, &app), stopping));
@@ -178,6 +178,25 @@ async fn serve(
     app.parts.spans.flush().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store, and the keys to what is sealed in it. An embedded store is made before its key, which lies beside it.
+async fn open(settings: &Settings, entropy: &Entropy) -> Result<(Opened, Origin, Keyring), BootError> {
+    if settings.store == StoreAt::Embedded {
+        let opened = store::open(settings, entropy).await?;
+        let (origin, keys) = master_key::load(settings, entropy)?;
+        return Ok((opened, origin, keys));
+    }
+    let (origin, keys) = master_key::load(settings, entropy)?;
+    let opened = store::open(settings, entropy).await?;
+    master_key::prove(&*opened.store, &keys, entropy).await?;
+    Ok((opened, origin, keys))
+}
+
+/// Only an embedded store has a disk of ours.
+fn disk(settings: &Settings) -> Disk {
+    let reserve = settings.disk_reserve.filter(|_| settings.store == StoreAt::Embedded);
+    Disk::new(&settings.data_dir, reserve)
 }
 
 fn door(settings: &Settings, app: &Arc<App>) -> Door {
@@ -285,6 +304,7 @@ async fn ensure_admin_key(settings: &Settings, parts: &Parts) -> Result<Option<S
         prefix: key::shown(&key),
         hash: key::hash(&key).to_vec(),
     };
+    // Made again by others that start at the same moment, it changes nothing.
     parts.rosters.change(Change::CreateKey(new), parts.clock.now()).await?;
     Ok(is_new.then_some(key))
 }

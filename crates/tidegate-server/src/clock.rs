@@ -5,12 +5,16 @@
 //! what is due nor makes anything due twice, and a step forward makes due what is due. [`Clock::wall`] is for
 //! signatures, which receivers compare with their own wall clocks.
 //!
+//! Processes that share a store share its clock: then [`Clock::now`] is moved by what the store shows ([`Clock::follow`])
+//! and the machine's own wall clock has no part in it.
+//!
 //! In simulation both are driven by tokio's paused time, so timers and clock are one hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::time::Timestamp;
 use tokio::time::Instant;
 
@@ -19,6 +23,12 @@ const JUMP_MS: i64 = 1_000;
 /// A sleeper looks at the clock at least this often, so that a jump forward does not find it asleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
+/// Counts the time that a machine is suspended, which Linux's monotonic clock does not.
+#[cfg(target_os = "linux")]
+const STEADY: ClockId = ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const STEADY: ClockId = ClockId::Monotonic;
+
 /// Tells the time. Cheap to clone; all clones are the same clock.
 #[derive(Clone)]
 pub struct Clock(Arc<Inner>);
@@ -26,6 +36,10 @@ pub struct Clock(Arc<Inner>);
 struct Inner {
     base: Instant,
     anchor_ms: AtomicI64,
+    /// What was shown when the clock was last found to be ahead: it stands still until it is right.
+    floor_ms: AtomicI64,
+    /// Another clock is followed instead of the wall.
+    is_led: bool,
     /// In simulation: how far the wall clock has been moved.
     wall_moved_ms: Option<AtomicI64>,
     is_behind: AtomicBool,
@@ -41,19 +55,26 @@ impl Clock {
                 "the wall clock is behind what the store has seen"
             );
         }
-        Self::anchored(wall_ms.max(latest.as_ms()), None)
+        Self::anchored(wall_ms.max(latest.as_ms()), false, None)
+    }
+
+    /// A clock that starts at `start` and is led by the store's from then on.
+    pub fn led(start: Timestamp) -> Self {
+        Self::anchored(start.as_ms(), true, None)
     }
 
     /// A clock that starts at `start` and moves with tokio's paused time.
     pub fn simulated(start: Timestamp) -> Self {
-        Self::anchored(start.as_ms(), Some(AtomicI64::new(0)))
+        Self::anchored(start.as_ms(), false, Some(AtomicI64::new(0)))
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-    fn anchored(anchor_ms: i64, wall_moved_ms: Option<AtomicI64>) -> Self {
+    fn anchored(anchor_ms: i64, is_led: bool, wall_moved_ms: Option<AtomicI64>) -> Self {
         Self(Arc::new(Inner {
             base: Instant::now(),
             anchor_ms: AtomicI64::new(anchor_ms),
+            floor_ms: AtomicI64::new(i64::MIN),
+            is_led,
             wall_moved_ms,
             is_behind: AtomicBool::new(false),
         }))
@@ -61,7 +82,8 @@ impl Clock {
 
     /// What decisions and rows use.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_ms(self.0.anchor_ms.load(Ordering::Relaxed) + self.elapsed_ms())
+        let ms = self.0.anchor_ms.load(Ordering::Relaxed) + self.elapsed_ms();
+        Timestamp::from_ms(ms.max(self.0.floor_ms.load(Ordering::Relaxed)))
     }
 
     /// What signatures use.
@@ -74,6 +96,9 @@ impl Clock {
 
     /// Compares with the wall clock; follows a jump forward and reports a jump back, once.
     pub fn check(&self) {
+        if self.0.is_led {
+            return;
+        }
         let ahead_ms = self.wall().as_ms() - self.now().as_ms();
         if ahead_ms > JUMP_MS {
             tracing::warn!(ahead_ms, "the wall clock jumped forward: following it");
@@ -87,6 +112,23 @@ impl Clock {
             tracing::warn!(behind_ms = -ahead_ms, "the wall clock went back: going on without it");
         }
         self.0.is_behind.store(is_behind, Ordering::Relaxed);
+    }
+
+    /// The clock that is followed shows so much more than this one. Forward at once; back by standing still, if it is
+    /// little, and not at all if it is much: then that one jumped, and what is due must not wait for it.
+    pub fn follow(&self, correction_ms: i64) {
+        let is_behind = correction_ms < -JUMP_MS;
+        if correction_ms.abs() > JUMP_MS && !(is_behind && self.0.is_behind.load(Ordering::Relaxed)) {
+            tracing::warn!(correction_ms, "the clock of the store and this one differ");
+        }
+        self.0.is_behind.store(is_behind, Ordering::Relaxed);
+        if is_behind {
+            return;
+        }
+        if correction_ms < 0 {
+            self.0.floor_ms.store(self.now().as_ms(), Ordering::Relaxed);
+        }
+        self.0.anchor_ms.fetch_add(correction_ms, Ordering::Relaxed);
     }
 
     /// Moves the simulated wall clock.
@@ -123,6 +165,16 @@ impl Clock {
         Instant::now().saturating_duration_since(self.0.base)
     }
 
+    /// Time on a clock that goes on while the process, or the machine, sleeps. Only to be compared with itself.
+    pub fn steady(&self) -> Duration {
+        if self.0.wall_moved_ms.is_some() {
+            return self.elapsed();
+        }
+        let time = clock_gettime(STEADY);
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanoseconds)
+    }
+
     fn elapsed_ms(&self) -> i64 {
         i64::try_from(self.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
@@ -150,6 +202,21 @@ mod tests {
         clock.check();
         assert_eq!(clock.now(), START.plus(Duration::from_secs(3600)), "scheduling never goes back");
         assert_eq!(clock.wall(), START, "signatures carry what receivers see");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_led_clock_goes_forward_at_once_and_back_by_standing_still() {
+        let (clock, ms) = (Clock::led(START), Duration::from_millis);
+        clock.follow(40);
+        assert_eq!(clock.now(), START.plus(ms(40)));
+        clock.follow(-30);
+        clock.pause(ms(10)).await;
+        assert_eq!(clock.now(), START.plus(ms(40)), "it waits");
+        clock.pause(ms(30)).await;
+        assert_eq!(clock.now(), START.plus(ms(50)), "and goes on when it is right");
+        clock.follow(-3_600_000);
+        clock.check();
+        assert_eq!(clock.now(), START.plus(ms(50)), "a jump back is not followed, nor is the wall");
     }
 
     #[tokio::test(start_paused = true)]

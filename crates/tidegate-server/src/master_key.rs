@@ -5,6 +5,11 @@
 //! is used; then everything sealed is moved, row by row; then the old one is taken out. A process that ends in between
 //! finds both lines at its next start and goes on. Secrets can be opened with either key all the while, so no delivery
 //! waits and none is signed wrongly.
+//!
+//! Processes that share a store share the key, which only the operator can give to all of them. The store keeps a proof,
+//! a text sealed with it, so that one with another key is refused at its start. To change the key, first all are
+//! given the new one as `TIDEGATE_MASTER_KEY_NEXT`, which they open with; then it becomes `TIDEGATE_MASTER_KEY`, with the old
+//! one as the previous, and everything is moved, at last the proof.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -14,11 +19,13 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tidegate_core::seal::{Keyring, Sealer};
+use tidegate_store::Store;
 
 use crate::boot::BootError;
 use crate::entropy::Entropy;
 use crate::roster::Rosters;
-use crate::settings::{Settings, parse_master_key};
+use crate::settings::store::StoreAt;
+use crate::settings::{Settings, Unsettled, parse_master_key};
 
 type Key = [u8; 32];
 
@@ -27,6 +34,8 @@ type Key = [u8; 32];
 pub enum Origin {
     /// The operator's environment.
     Environment,
+    /// A file of the operator's.
+    Given(PathBuf),
     /// A file of our own.
     File(PathBuf),
 }
@@ -55,9 +64,24 @@ pub struct MasterKey {
 
 /// Finds the key, or makes one at the first start.
 pub(crate) fn load(settings: &Settings, entropy: &Entropy) -> Result<(Origin, Keyring), BootError> {
-    if let Some(key) = settings.master_key {
-        let keys = Keyring::new(&key, settings.master_key_previous.as_ref());
+    let given = &settings.master_key;
+    if let Some(key) = given.current {
+        let keys = Keyring::new(&key, given.previous.as_ref()).expecting(given.next.as_ref());
         return Ok((Origin::Environment, keys));
+    }
+    if let Some(path) = &given.file {
+        let text =
+            fs::read_to_string(path).map_err(|error| BootError::File(path.display().to_string(), error))?;
+        let (key, previous) = parse(&text)?;
+        return Ok((Origin::Given(path.clone()), Keyring::new(&key, previous.as_ref())));
+    }
+    if settings.store != StoreAt::Embedded {
+        return Err(Unsettled(
+            "all processes that share a store need one master key: make it once with `openssl rand -base64 32`, keep a \
+             copy, and set TIDEGATE_MASTER_KEY (or master_key_file) for each of them"
+                .to_owned(),
+        )
+        .into());
     }
     let path = settings.data_dir.join("master.key");
     let failed = |error| BootError::File(path.display().to_string(), error);
@@ -71,6 +95,35 @@ pub(crate) fn load(settings: &Settings, entropy: &Entropy) -> Result<(Origin, Ke
         Err(error) => return Err(failed(error)),
     };
     Ok((Origin::File(path), Keyring::new(&keys.0, keys.1.as_ref())))
+}
+
+/// What the proof says.
+const PROOF: &[u8] = b"tidegate";
+/// What it is bound to.
+const PROOF_ROW: &str = "proof";
+
+/// Refuses a key that is not the one of the store. A store that is new keeps this one's proof.
+pub(crate) async fn prove(store: &dyn Store, keys: &Keyring, entropy: &Entropy) -> Result<(), BootError> {
+    let kept = store.proof(keys.current().seal(PROOF, PROOF_ROW, entropy.bytes())).await?;
+    match keys.open(&kept, PROOF_ROW) {
+        Ok(text) if text == PROOF => Ok(()),
+        _ => Err(Unsettled(format!(
+            "this is not the master key of the store: it was made with the key {}, and this is {}; set \
+             TIDEGATE_MASTER_KEY to that one (or TIDEGATE_MASTER_KEY_PREVIOUS, to change it)",
+            Sealer::id_in(&kept).unwrap_or_default(),
+            keys.current().id(),
+        ))
+        .into()),
+    }
+}
+
+/// Moves the proof to the current key.
+async fn prove_anew(store: &dyn Store, keys: &Keyring, entropy: &Entropy) -> Result<(), RotationError> {
+    let kept = store.proof(keys.current().seal(PROOF, PROOF_ROW, entropy.bytes())).await?;
+    if let Ok(Some(anew)) = keys.reseal(&kept, PROOF_ROW) {
+        store.prove_anew(kept, anew).await?;
+    }
+    Ok(())
 }
 
 impl MasterKey {
@@ -89,8 +142,12 @@ impl MasterKey {
     pub async fn rotate(self: &Arc<Self>) -> Result<usize, RotationError> {
         let own = Arc::clone(self);
         let rotating = tokio::spawn(async move {
-            let Origin::File(path) = own.origin.clone() else { return Err(RotationError::External) };
             let _one_at_a_time = own.rotating.lock().await;
+            let Origin::File(path) = own.origin.clone() else {
+                // Only the operator can give another key; what the last one still holds is moved.
+                let is_changing = own.rosters.keys().previous().is_some();
+                return if is_changing { own.settle_now().await } else { Err(RotationError::External) };
+            };
             own.settle_now().await?;
             let (old, new) = (read(&path)?.0, own.entropy.bytes());
             store(&path, vec![new, old]).await?;
@@ -121,12 +178,14 @@ impl MasterKey {
                 some => moved += some,
             }
         }
+        prove_anew(&**self.rosters.store(), &self.rosters.keys(), &self.entropy).await?;
         let key = self.rosters.keys().current().id();
         let Origin::File(path) = &self.origin else {
             tracing::info!(
                 moved,
                 key,
-                "everything is sealed with the new master key: TIDEGATE_MASTER_KEY_PREVIOUS can be removed"
+                "everything is sealed with the new master key: the previous one (TIDEGATE_MASTER_KEY_PREVIOUS can be removed) is \
+                 of use only while another process still seals with it"
             );
             return Ok(moved);
         };
@@ -152,7 +211,7 @@ async fn store(path: &Path, keys: Vec<Key>) -> Result<(), RotationError> {
 }
 
 /// One line, or while it changes two: the key and the one before it.
-fn parse(text: &str) -> Result<(Key, Option<Key>), crate::settings::Unsettled> {
+fn parse(text: &str) -> Result<(Key, Option<Key>), Unsettled> {
     let mut lines = text.lines();
     let key = parse_master_key(lines.next().unwrap_or_default())?;
     Ok((key, lines.next().map(parse_master_key).transpose()?))

@@ -4,6 +4,7 @@
 
 mod process;
 pub mod scrape;
+mod sharing;
 pub mod text;
 
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ use text::Text;
 use tidegate_core::attempt::Verdict;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::Exchange;
-use tidegate_store::{Backlog, Committed, Group, Swept, UnitStatus};
+use tidegate_store::{Backlog, Committed, Group, Swept, TakenOver, UnitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -55,6 +56,9 @@ pub struct Metrics {
     retries: Counter,
     connections: Gauge,
     results_stale: Counter,
+    lives: Counter,
+    takeovers: Counter,
+    taken_over: Counter,
     connections_refused: Family<Reason, Counter>,
     in_flight: Gauge,
     breakers_open: Gauge,
@@ -98,6 +102,9 @@ impl Default for Metrics {
             retries: Counter::default(),
             connections: Gauge::default(),
             results_stale: Counter::default(),
+            lives: Counter::default(),
+            takeovers: Counter::default(),
+            taken_over: Counter::default(),
             connections_refused: Family::default(),
             in_flight: Gauge::default(),
             breakers_open: Gauge::default(),
@@ -154,11 +161,6 @@ impl Metrics {
         );
         registry.register("connections_open", "Connections at the door", self.connections.clone());
         registry.register(
-            "results_stale",
-            "Results refused because their claim was void",
-            self.results_stale.clone(),
-        );
-        registry.register(
             "connections_refused",
             "Connections closed by the door, by why",
             self.connections_refused.clone(),
@@ -188,6 +190,7 @@ impl Metrics {
             self.exhausted.clone(),
         );
         self.register_retention(&mut registry);
+        self.register_sharing(&mut registry);
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
     }
 
@@ -209,6 +212,37 @@ impl Metrics {
             "When the oldest event was accepted, as of the last round of retention; 0 if there was none",
             self.oldest_event.clone(),
         );
+    }
+
+    /// Registered apart: they stay at zero with a store of one's own.
+    fn register_sharing(&self, registry: &mut Registry) {
+        registry.register(
+            "results_stale",
+            "Results refused because their claim was void",
+            self.results_stale.clone(),
+        );
+        registry.register(
+            "lives_begun_anew",
+            "Times that others had taken over what this process held",
+            self.lives.clone(),
+        );
+        registry.register("takeovers", "Processes whose work was taken over here", self.takeovers.clone());
+        registry.register(
+            "deliveries_taken_over",
+            "Deliveries of other processes that were made due again here",
+            self.taken_over.clone(),
+        );
+    }
+
+    /// Others had taken over what this process held.
+    pub fn began_anew(&self) {
+        self.lives.inc();
+    }
+
+    /// What another process held was made due again.
+    pub fn taken_over(&self, found: &TakenOver) {
+        self.takeovers.inc();
+        self.taken_over.inc_by(found.due + found.set_aside);
     }
 
     /// Retention has taken a step.
@@ -302,13 +336,15 @@ impl Metrics {
         self.commit_seconds.observe(took.as_secs_f64());
     }
 
-    /// What was counted, as text.
-    pub fn render(&self, in_flight: usize, breakers_open: usize, backlog: Backlog) -> Text {
+    /// What was counted, as text. A backlog that is not known is told as it last was.
+    pub fn render(&self, in_flight: usize, breakers_open: usize, backlog: Option<Backlog>) -> Text {
         self.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
         self.breakers_open.set(i64::try_from(breakers_open).unwrap_or(i64::MAX));
-        self.waiting.set(backlog.waiting);
-        self.held.set(backlog.held);
-        self.exhausted.set(backlog.exhausted);
+        if let Some(backlog) = backlog {
+            self.waiting.set(backlog.waiting);
+            self.held.set(backlog.held);
+            self.exhausted.set(backlog.exhausted);
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))
             .expect("writing to a string does not fail");

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -63,6 +63,8 @@ pub struct Endpoint {
     pub rule: Arc<Subscriber>,
     /// Since when.
     pub created_at: Timestamp,
+    /// The configuration that last changed it.
+    pub version: Version,
     /// Whether it is sent to.
     pub active: bool,
     /// Why not.
@@ -152,6 +154,11 @@ pub struct Rosters {
     current: ArcSwap<Roster>,
     refreshing: tokio::sync::Mutex<()>,
     changed: Notify,
+    /// Changed by this process.
+    changed_here: Notify,
+    catching_up: tokio::sync::Mutex<()>,
+    /// How often it was looked whether there is something to catch up with.
+    looks: AtomicU64,
 }
 
 impl Rosters {
@@ -169,6 +176,9 @@ impl Rosters {
             current: ArcSwap::from_pointee(Roster::default()),
             refreshing: tokio::sync::Mutex::new(()),
             changed: Notify::new(),
+            changed_here: Notify::new(),
+            catching_up: tokio::sync::Mutex::new(()),
+            looks: AtomicU64::new(0),
         };
         rosters.refresh().await?;
         Ok(Arc::new(rosters))
@@ -177,6 +187,11 @@ impl Rosters {
     /// The newest snapshot.
     pub fn current(&self) -> Arc<Roster> {
         self.current.load_full()
+    }
+
+    /// What it is read from.
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
     /// Where deliveries may go.
@@ -253,6 +268,7 @@ impl Rosters {
             let change = rosters.freshen(change);
             let changed = rosters.store.change(change, now).await?;
             rosters.changed.notify_one();
+            rosters.changed_here.notify_one();
             rosters.refresh().await?;
             Ok(changed)
         });
@@ -294,6 +310,27 @@ impl Rosters {
     /// Returns when the store may hold another configuration than was last followed. For one listener.
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// Returns when this process has changed the configuration. For one listener.
+    pub async fn changed_here(&self) {
+        self.changed_here.notified().await;
+    }
+
+    /// Takes over what others changed until now: whatever was answered anywhere before this is called is known here
+    /// when it returns. Many that ask at once are one question.
+    pub async fn catch_up(&self) -> tidegate_store::Result<()> {
+        let asked = self.looks.load(Ordering::Acquire);
+        let _one_at_a_time = self.catching_up.lock().await;
+        // A look that was begun after this was called is as good as an own one.
+        if self.looks.load(Ordering::Acquire) > asked {
+            return Ok(());
+        }
+        self.looks.fetch_add(1, Ordering::AcqRel);
+        if self.store.version().await? == self.current().version {
+            return Ok(());
+        }
+        self.refresh().await
     }
 
     /// Takes over what changed in the store since the current snapshot.
@@ -400,6 +437,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
     let rate = consent.within(limits.rate);
     Ok(Endpoint {
         created_at: row.created_at,
+        version: row.version,
         active: row.active,
         inactive_reason: row.inactive_reason,
         failing_since: row.failing_since,

@@ -1,19 +1,19 @@
 //! What an operator can set: by file, by environment, by flag; the later wins.
 //!
 //! [`File`] is what was written, everything optional and unknown keys refused with their line. [`Settings`] is what
-//! the server runs with: complete and checked, never looked up again.
+//! the server runs with: complete and checked, never looked up again. What concerns the store stands in [`store`].
+
+pub mod store;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use serde::Deserialize;
 use tidegate_core::egress::{IpNet, Policy};
 use tidegate_core::key;
-use tidegate_core::limits::{DISK_RESERVE_DEFAULT_BYTES, ORIGIN_BYTES_MAX, RETENTION_MAX};
+use tidegate_core::limits::{ORIGIN_BYTES_MAX, RETENTION_MAX};
 use tidegate_core::retention::Retention;
 use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
@@ -22,6 +22,8 @@ use crate::api::RequestRates;
 use crate::listen::Terms;
 use crate::listen::tls::TlsFiles;
 use crate::spans::{Collector, OtlpSection};
+pub(crate) use store::parse_master_key;
+use store::{GivenKeys, RedisSection, Secrets, StoreAt, StoreSection};
 
 /// Where the server listens unless told otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8700";
@@ -39,6 +41,8 @@ pub struct File {
     pub listen: Option<String>,
     /// The directory of the embedded store.
     pub data_dir: Option<PathBuf>,
+    /// Where the master key is kept.
+    pub master_key_file: Option<PathBuf>,
     /// Where the store is.
     pub store: StoreSection,
     /// Where Redis is.
@@ -59,24 +63,6 @@ pub struct File {
     pub otlp: OtlpSection,
     /// How long things are kept.
     pub retention: RetentionSection,
-}
-
-/// `store:`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreSection {
-    /// Absent means embedded.
-    pub url: Option<String>,
-    /// Space on the disk that new events must leave: `256MiB`, or `off`.
-    pub disk_reserve: Option<String>,
-}
-
-/// `redis:`
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RedisSection {
-    /// Absent means none.
-    pub url: Option<String>,
 }
 
 /// `egress:`
@@ -175,7 +161,9 @@ pub enum LogFormat {
 pub struct Settings {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// Where the data is.
+    /// Where the store is.
+    pub store: StoreAt,
+    /// Where the data of an embedded store is.
     pub data_dir: PathBuf,
     /// Where deliveries may go.
     pub policy: Policy,
@@ -192,9 +180,7 @@ pub struct Settings {
     /// The first admin key, given by the operator.
     pub admin_key: Option<String>,
     /// The master key, given by the operator; else it is a file beside the data.
-    pub master_key: Option<[u8; 32]>,
-    /// The master key before it, while it changes.
-    pub master_key_previous: Option<[u8; 32]>,
+    pub master_key: GivenKeys,
     /// The certificate to listen with; absent means plain http.
     pub tls: Option<TlsFiles>,
     /// What is asked of connections.
@@ -205,10 +191,20 @@ pub struct Settings {
     pub collector: Option<Collector>,
 }
 
+impl Settings {
+    /// Where the data is, for people; without a secret.
+    pub fn place(&self) -> String {
+        match &self.store {
+            StoreAt::Embedded => self.data_dir.display().to_string(),
+            StoreAt::Postgres { url, .. } => url.place(),
+        }
+    }
+}
+
 /// Settings that can not be used; the text says which and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unsettled(String);
+pub struct Unsettled(pub(crate) String);
 
 impl File {
     /// Reads a configuration file.
@@ -237,6 +233,7 @@ impl File {
         Self {
             listen: over.listen.or(self.listen),
             data_dir: over.data_dir.or(self.data_dir),
+            master_key_file: over.master_key_file.or(self.master_key_file),
             store: StoreSection {
                 url: over.store.url.or(self.store.url),
                 disk_reserve: over.store.disk_reserve.or(self.store.disk_reserve),
@@ -260,25 +257,11 @@ impl File {
         }
     }
 
-    /// Checks everything. Secrets come from the environment only, so that no file and no process list shows them.
-    pub fn settle(
-        self,
-        admin_key: Option<String>,
-        master_key: Option<&str>,
-        master_key_previous: Option<&str>,
-    ) -> Result<Settings, Unsettled> {
-        if master_key_previous.is_some() && master_key.is_none() {
-            return Err(Unsettled(
-                "TIDEGATE_MASTER_KEY_PREVIOUS needs TIDEGATE_MASTER_KEY, the key that takes its place"
-                    .to_owned(),
-            ));
-        }
-        if let Some(url) = self.store.url.or(self.redis.url) {
-            let scheme = url.split("://").next().unwrap_or_default();
-            return Err(Unsettled(format!(
-                "this version has the embedded store only: remove the {scheme} address and set --data-dir instead"
-            )));
-        }
+    /// Checks everything.
+    pub fn settle(self, secrets: Secrets) -> Result<Settings, Unsettled> {
+        let (store, folder) = store::store_at(self.store.url, self.redis.url)?;
+        let master_key = GivenKeys::settle(&secrets, self.master_key_file)?;
+        let admin_key = secrets.admin_key;
         let listen = self.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
         let address = listen.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
         let listen = address.ok_or_else(|| {
@@ -291,16 +274,16 @@ impl File {
         }
         Ok(Settings {
             listen,
-            data_dir: self.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
+            store,
+            data_dir: self.data_dir.or(folder).unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
             policy: policy(&self.egress.allow)?,
             origin: origin(self.egress.origin.as_deref().unwrap_or(ORIGIN_DEFAULT))?,
             retention: retention(self.retention)?,
             log_format: self.log.format.unwrap_or_default(),
             delivers: self.deliver.enabled.unwrap_or(true),
-            disk_reserve: disk_reserve(self.store.disk_reserve.as_deref())?,
+            disk_reserve: store::disk_reserve(self.store.disk_reserve.as_deref())?,
             admin_key,
-            master_key: master_key.map(parse_master_key).transpose()?,
-            master_key_previous: master_key_previous.map(parse_master_key).transpose()?,
+            master_key,
             tls: self.tls.settle()?,
             terms: terms(&self.limits, &self.timeouts)?,
             rates: RequestRates {
@@ -387,25 +370,6 @@ fn terms(limits: &LimitsSection, timeouts: &TimeoutsSection) -> Result<Terms, Un
     })
 }
 
-fn disk_reserve(text: Option<&str>) -> Result<Option<u64>, Unsettled> {
-    const UNITS: [(&str, u64); 5] =
-        [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("", 1)];
-    let text = match text.map(str::trim) {
-        None => return Ok(Some(DISK_RESERVE_DEFAULT_BYTES)),
-        Some("off") => return Ok(None),
-        Some(text) => text,
-    };
-    let bytes = UNITS.iter().find_map(|(unit, size)| {
-        let number = text.strip_suffix(unit)?.trim_end();
-        number.parse::<u64>().ok()?.checked_mul(*size).filter(|bytes| *bytes > 0)
-    });
-    bytes.map(Some).ok_or_else(|| {
-        Unsettled(format!(
-            "store.disk_reserve: {text} is not a size such as 256MiB, and to keep none free is `off`"
-        ))
-    })
-}
-
 fn retention(section: RetentionSection) -> Result<Retention, Unsettled> {
     let defaults = Retention::default();
     let term = |name: &str, given: Option<Span>, default| match given {
@@ -439,24 +403,13 @@ fn policy(allow: &[String]) -> Result<Policy, Unsettled> {
     Ok(Policy::new(ranges.collect::<Result<_, _>>()?))
 }
 
-/// 32 bytes in base64.
-pub(crate) fn parse_master_key(text: &str) -> Result<[u8; 32], Unsettled> {
-    let bytes = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| {
-        Unsettled(
-            "the master key must be 32 bytes in base64, for example from `openssl rand -base64 32`"
-                .to_owned(),
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn settle(text: &str) -> Result<Settings, String> {
         let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-        file.settle(None, None, None).map_err(|error| error.to_string())
+        file.settle(Secrets::default()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -472,7 +425,7 @@ mod tests {
             ("lisen: x", "lisen"),
             ("listen: nowhere", "HOST:PORT"),
             ("egress:\n  allow: [ten]", "range"),
-            ("store:\n  url: postgres://x", "embedded"),
+            ("store:\n  url: mysql://x", "store.url"),
             ("store:\n  disk_reserve: 0", "off"),
             ("store:\n  disk_reserve: much", "256MiB"),
             ("deliver:\n  enabled: maybe", "enabled"),

@@ -127,6 +127,13 @@ impl Watch {
         self.stir.send_modify(|count| *count += 1);
     }
 
+    /// Something happened in another process, if anybody wants to know.
+    pub fn stir(&self) {
+        if self.is_watched.load(Ordering::Relaxed) {
+            self.stir.send_modify(|count| *count += 1);
+        }
+    }
+
     /// A place to watch from, unless there are too many already.
     pub fn join(self: &Arc<Self>, project: ProjectNo) -> Option<Seat> {
         let mut inner = self.lock();

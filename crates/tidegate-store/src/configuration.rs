@@ -140,6 +140,8 @@ pub struct SubscriberUpdate {
     pub secret: Option<NewSecret>,
     /// What becomes of its verification.
     pub verification: Option<VerificationUpdate>,
+    /// It was read when this version had last changed it: refused as stale if another one has since.
+    pub based_on: Option<Version>,
     /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
     pub reorders: bool,
 }

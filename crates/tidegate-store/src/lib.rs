@@ -12,6 +12,7 @@ pub mod postgres;
 pub mod sqlite;
 
 pub mod coordination;
+pub mod doctor;
 
 mod configuration;
 mod folder;
@@ -45,7 +46,7 @@ pub use read::{
     QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule, Triggered,
 };
 
-pub use replica::{Beat, Load, Replica, TakenOver};
+pub use replica::{Beat, Load, Replica, TakenOver, Vital};
 pub use sweep::{Sweep, Swept};
 
 /// What can go wrong that the caller can act on.
@@ -96,6 +97,10 @@ pub trait Store: Send + Sync + 'static {
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
     /// The configuration in force; of subscribers and declared types only those that changed after `since`.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
+    /// The version in force, for those who only want to know whether they are up to date.
+    async fn version(&self) -> Result<Version> {
+        Ok(self.configuration(Version::MAX).await?.version)
+    }
     /// Everything that is sealed with a master key, what was deleted aside.
     async fn sealed(&self) -> Result<Vec<SealedRow>>;
     /// Puts secrets that were sealed anew in the place of what they were made from. What changed meanwhile stays as it
@@ -193,7 +198,13 @@ pub trait Store: Send + Sync + 'static {
     }
     /// Tells the others that this process lives, and hears who else does.
     async fn beat(&self, _load: Load) -> Result<Beat> {
-        Ok(Beat { now: None, incarnation: self.incarnation(), replicas: Vec::new(), expired: Vec::new() })
+        Ok(Beat {
+            now: None,
+            incarnation: self.incarnation(),
+            replicas: Vec::new(),
+            expired: Vec::new(),
+            version: None,
+        })
     }
     /// Voids what an expired process held: those requests may have arrived, so they are due again under the same id.
     /// Nothing happens if it beats again, or somebody else was quicker.
@@ -208,9 +219,22 @@ pub trait Store: Send + Sync + 'static {
     async fn leave(&self, _now: Timestamp) -> Result<()> {
         Ok(())
     }
+    /// Whether any process has delivered something to a subscriber after `since`.
+    async fn has_delivered(&self, _subscriber: SubscriberNo, _since: Timestamp) -> Result<bool> {
+        Ok(false)
+    }
     /// Keeps a sealed text, if there is none yet, and says which is kept: whoever can not open it has another master key.
     async fn proof(&self, sealed: Vec<u8>) -> Result<Vec<u8>> {
         Ok(sealed)
+    }
+
+    /// Puts another sealed text in the place of the one that is kept, if it is still that one.
+    async fn prove_anew(&self, _kept: Vec<u8>, _anew: Vec<u8>) -> Result<()> {
+        Ok(())
+    }
+    /// How the store itself is doing: names and numbers for metrics. Cheap, but not to be asked all the time.
+    async fn health(&self) -> Result<Vec<Vital>> {
+        Ok(Vec::new())
     }
 
     /// This process's life; its claims carry it.

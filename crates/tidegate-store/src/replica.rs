@@ -1,6 +1,6 @@
 //! Who shares a store.
 
-use tidegate_core::id::Incarnation;
+use tidegate_core::id::{Incarnation, Version};
 use tidegate_core::time::Timestamp;
 
 /// How busy a process is, for the others and for people to see.
@@ -10,6 +10,10 @@ pub struct Load {
     pub in_flight: u64,
     /// Deliveries in memory.
     pub queued: u64,
+    /// Streams of events that somebody reads there.
+    pub streams: u64,
+    /// Those among whom it divides limits; 0 while it has more under way than that allows.
+    pub obeys: i64,
 }
 
 /// What a beat told.
@@ -23,6 +27,8 @@ pub struct Beat {
     pub replicas: Vec<Replica>,
     /// Those whose beat is overdue: what they held may be taken over.
     pub expired: Vec<Incarnation>,
+    /// The configuration in force, where others may change it.
+    pub version: Option<Version>,
 }
 
 /// A process that shares the store.
@@ -45,6 +51,19 @@ impl Beat {
     pub fn rank(&self) -> Option<usize> {
         self.replicas.iter().position(|replica| replica.incarnation == self.incarnation)
     }
+}
+
+/// A number that says how a store is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vital {
+    /// What is measured, as a name of a metric without its prefix.
+    pub name: &'static str,
+    /// In words.
+    pub help: &'static str,
+    /// Of what, where there are several.
+    pub part: Option<&'static str>,
+    /// How much.
+    pub value: f64,
 }
 
 /// What a takeover found.

@@ -10,7 +10,9 @@
 
 mod bounds;
 pub mod breaker;
+mod division;
 mod lineup;
+mod load;
 mod meter;
 mod rate;
 mod replicas;
@@ -24,6 +26,8 @@ use crate::subscriber::Rate;
 use crate::time::Timestamp;
 pub use bounds::{Bounds, fits};
 use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
+use division::Division;
+pub use division::flock;
 use lineup::Lineup;
 use meter::{Meter, Wait};
 pub use rate::{Bucket, Pace, Taken};
@@ -104,7 +108,7 @@ pub struct Schedule {
     /// Somebody would now be given work from the store who was not before.
     appetite: bool,
     /// This process's part of everybody's places.
-    share: Share,
+    division: Division,
     /// Rates are kept for all replicas together, elsewhere.
     shares_rates: bool,
     /// Subscribers that wait for tokens of such a rate and have not asked yet.
@@ -124,7 +128,7 @@ impl Schedule {
         let is_fresh = !lineup.open || lineup.breaker.terms() != terms.breaker;
         lineup.open = true;
         let had_no_place = lineup.places == 0;
-        lineup.places = self.share.of(terms.concurrency, subscriber);
+        lineup.places = self.division.of(terms.concurrency, subscriber);
         let has_new_rate = lineup.terms.rate != terms.rate;
         if has_new_rate {
             lineup.meter = Meter::new(terms.rate, shares_rates, now);

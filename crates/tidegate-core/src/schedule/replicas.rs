@@ -64,21 +64,11 @@ impl Schedule {
         self.shares_rates = true;
     }
 
-    /// The number of replicas, or this one's place among them, has changed. Gives back what waited for places that are no
-    /// longer here.
-    pub fn set_share(&mut self, share: Share) -> Vec<Job> {
-        if share == self.share {
-            return Vec::new();
-        }
-        self.share = share;
-        let everyone: Vec<SubscriberNo> = self.lineups.keys().copied().collect();
-        everyone.into_iter().flat_map(|subscriber| self.resize(subscriber)).collect()
-    }
-
-    fn resize(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+    /// Its part of a limit may have changed. Gives back what waited for places that are no longer here.
+    pub(super) fn resize(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
         let took_part = lineup.takes_part();
-        lineup.places = self.share.of(lineup.terms.concurrency, subscriber);
+        lineup.places = self.division.of(lineup.terms.concurrency, subscriber);
         match (took_part, lineup.takes_part()) {
             (true, false) => self.leave_to_others(subscriber),
             (false, true) => {

@@ -1,14 +1,15 @@
 //! Who calls, and for which project.
 //!
 //! A project's key acts on its own project only; the installation's keys act on the project named by the header
-//! `x-tidegate-project`, else on `default`. What belongs to another project does not exist for the caller.
+//! `x-tidegate-project`, else on `default`. What belongs to another project does not exist for the caller. Where others
+//! share the store, a request that is not about events is answered by what is true everywhere.
 
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::key::{self, Role};
 
@@ -89,7 +90,25 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        catch_up(parts, app).await;
         Self::of(parts, app)
+    }
+}
+
+/// Others that share the store may have changed who is who a moment ago: whoever asks about that, or shows a key that is
+/// not known here, is answered by what is true now. Events need none of it, for the store refuses what is out of date.
+async fn catch_up(parts: &Parts, app: &App) {
+    let (standing, rosters) = (&app.parts.standing, &app.parts.rosters);
+    if standing.is_alone() || !standing.is_heard() {
+        return;
+    }
+    let brings_events =
+        parts.method == Method::POST && matches!(parts.uri.path(), "/v1/events" | "/api/events/publish");
+    if brings_events && holder(parts, &rosters.current()).is_some() {
+        return;
+    }
+    if let Err(error) = rosters.catch_up().await {
+        tracing::warn!(%error, "what others changed is not known yet");
     }
 }
 

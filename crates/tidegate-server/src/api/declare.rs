@@ -34,17 +34,32 @@ pub(super) async fn put(
     let is_trial = Query::parse(raw.as_deref(), &["dry_run"])?.flag("dry_run")?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let declared = parse(&id, &body)?;
-    let _one_at_a_time = app.patching.lock().await;
-    let Ok(endpoint) = app.endpoint(&caller, &id) else {
-        return create(&app, &caller, id, &declared, is_trial).await;
+    let mut patching = app.patching().await;
+    loop {
+        let answer = declare(&app, &caller, &id, &declared, is_trial).await;
+        if let Some(answer) = patching.settled(answer).await {
+            return answer;
+        }
+    }
+}
+
+async fn declare(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    declared: &Map<String, Value>,
+    is_trial: bool,
+) -> Answer {
+    let Ok(endpoint) = app.endpoint(caller, id) else {
+        return create(app, caller, id.to_owned(), declared, is_trial).await;
     };
-    refuse_other_secret(&app, &endpoint, &declared)?;
-    let patched = replace(endpoint.definition(), &declared)?;
+    refuse_other_secret(app, &endpoint, declared)?;
+    let patched = replace(endpoint.definition(), declared)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;
     let fields = fields(&endpoint, &patched);
     let change = if fields.is_empty() { "none" } else { "update" };
     let mut answer =
-        if is_trial { json!({ "id": id }) } else { change_to(&app, &caller, &id, patched).await? };
+        if is_trial { json!({ "id": id }) } else { change_to(app, caller, &endpoint, patched).await? };
     answer["change"] = change.into();
     answer["fields"] = fields.into();
     Ok(json_answer(StatusCode::OK, &answer))
@@ -113,9 +128,13 @@ fn fields(endpoint: &Endpoint, patched: &Patched) -> Vec<Value> {
     told
 }
 
-async fn change_to(app: &App, caller: &Caller, id: &str, mut patched: Patched) -> Result<Value, Problem> {
-    let is_active = app.endpoint(caller, id)?.active;
-    patched.active = patched.active.filter(|active| *active != is_active);
-    carry_out(app, caller, id, patched).await?;
-    Ok(shown(app, &*app.endpoint(caller, id)?))
+async fn change_to(
+    app: &App,
+    caller: &Caller,
+    endpoint: &Endpoint,
+    mut patched: Patched,
+) -> Result<Value, Problem> {
+    patched.active = patched.active.filter(|active| *active != endpoint.active);
+    carry_out(app, caller, endpoint, patched).await?;
+    Ok(shown(app, &*app.endpoint(caller, &endpoint.rule.id)?))
 }

@@ -103,7 +103,7 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
         RetryOutcome::Refused(status) => return Err(refused(status)),
         RetryOutcome::Queued => {}
-        RetryOutcome::Due { subscriber } => app.pipeline.desk.ask(subscriber, no),
+        RetryOutcome::Due { subscriber } => app.pipeline.herald().is_asked_for(subscriber, no),
     }
     let found = app.parts.store.delivery(caller.project, no).await?;
     let (row, _) = found.ok_or_else(|| Problem::not_found("delivery"))?;

@@ -35,6 +35,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Use a value that the API description lists.",
     ),
     error(
+        "changed_meanwhile",
+        "Somebody else changed the same thing at the same moment, several times in a row.",
+        "Read it again and repeat the change.",
+    ),
+    error(
         "condition_invalid",
         "A `where` condition can not be compiled, or is too large to be judged quickly.",
         "Correct the CEL expression; the detail says where it goes wrong.",

@@ -12,7 +12,9 @@ use serde_json::{Map, Value, json};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::{DEAD_LETTERS_MANY, STUCK_AFTER_MS, TROUBLE_LOOK_EVERY_MS};
 use tidegate_core::time::Timestamp;
+use tidegate_store::{StorePart, Vital};
 
+use super::census::Figures;
 use super::problem::Answer;
 use super::request::Query;
 use super::{App, json_answer};
@@ -29,7 +31,11 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     let now = app.parts.clock.now();
     let mut checks = vec![accepting(&app), store(&app), disk(&app, now), deliver(&app)];
     checks.extend(tls(&app));
-    checks.extend(app.troubles.look(&app, now).await);
+    checks.extend(lease(&app));
+    // A store that does not answer is not asked what else may be wrong.
+    if app.parts.standing.is_heard() {
+        checks.extend(app.troubles.look(&app, now).await);
+    }
     let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
     let (status, word) = match worst {
         State::Ok => (StatusCode::OK, "ready"),
@@ -92,9 +98,20 @@ fn accepting(app: &App) -> Check {
 }
 
 fn store(app: &App) -> Check {
-    let detail = "the last commit failed".to_owned();
+    let is_heard = app.parts.standing.is_heard();
+    let what = if is_heard { "the last commit failed" } else { "the database does not answer" };
+    let detail = format!("{what}: events can not be accepted");
     let remedy = "see the log for the error of the store; events are accepted again as soon as it works";
-    Check::new("store", app.pipeline.persist.is_healthy(), State::Failing, detail, remedy)
+    Check::new("store", is_heard && app.pipeline.persist.is_healthy(), State::Failing, detail, remedy)
+}
+
+/// Only for a store that is shared. Events are accepted without it, and sent when it is back.
+fn lease(app: &App) -> Option<Check> {
+    let standing = &app.parts.standing;
+    let age = standing.lease_age()?;
+    let detail = format!("the last heartbeat came through {} ms ago: nothing is sent", age.as_millis());
+    let remedy = "it is back with the next heartbeat; if it is not, look at the database and the way to it";
+    Some(Check::new("lease", standing.may_act(), State::Degraded, detail, remedy))
 }
 
 fn disk(app: &App, now: Timestamp) -> Check {
@@ -169,15 +186,18 @@ async fn dead_letters(app: &App) -> Check {
 
 /// Everything that is counted, in the text format of Prometheus.
 pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> Answer {
-    let figures = app.census.figures(&app.parts.store, &app.parts.clock).await?;
-    let sizes = app.parts.store.sizes().await?;
+    let known = look(&app).await;
     let desk = &app.pipeline.desk;
-    let mut text = app.parts.metrics.render(desk.in_flight(), desk.breakers_open(), figures.all);
+    let backlog = known.as_ref().map(|known| known.figures.all);
+    let mut text = app.parts.metrics.render(desk.in_flight(), desk.breakers_open(), backlog);
     let scrape = Scrape {
         roster: &app.parts.rosters.current(),
-        backlogs: &figures.each,
-        sizes: &sizes,
+        backlogs: known.as_ref().map_or(&[], |known| &known.figures.each),
+        sizes: known.as_ref().map_or(&[], |known| &known.sizes),
         streams: app.parts.watch.open(),
+        is_store_up: known.is_some(),
+        standing: &app.parts.standing,
+        vitals: known.as_ref().map_or(&[], |known| &known.vitals),
         spans: app.parts.spans.is_on().then(|| app.parts.spans.counts()),
     };
     scrape.add(&mut text);
@@ -188,6 +208,34 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         ("text/plain; version=0.0.4; charset=utf-8".to_owned(), text.into_prometheus())
     };
     Ok((StatusCode::OK, [(CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// What a scrape asks the store.
+struct Known {
+    figures: Arc<Figures>,
+    sizes: Vec<StorePart>,
+    vitals: Vec<Vital>,
+}
+
+/// Nothing, when it does not answer: the scrape tells so, and the rest.
+async fn look(app: &App) -> Option<Known> {
+    let (store, clock) = (&app.parts.store, &app.parts.clock);
+    if !app.parts.standing.is_heard() {
+        return None;
+    }
+    let asked = async {
+        let figures = app.census.figures(store, clock).await?;
+        Ok::<_, tidegate_store::Error>((figures, store.sizes().await?))
+    };
+    match asked.await {
+        Ok((figures, sizes)) => {
+            Some(Known { figures, sizes, vitals: app.vitals.look(&**store, clock).await })
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a scrape can not look into the store");
+            None
+        }
+    }
 }
 
 /// What scrapers that know it ask for.

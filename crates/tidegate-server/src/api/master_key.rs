@@ -16,6 +16,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller) -> Answer {
     caller.must_operate()?;
     let origin = match app.master_key()?.origin() {
         Origin::Environment => "environment",
+        Origin::Given(_) => "given_file",
         Origin::File(_) => "file",
     };
     let keys = app.parts.rosters.keys();
@@ -47,8 +48,9 @@ impl From<RotationError> for Problem {
         match error {
             RotationError::External => Self::conflict(
                 "master_key_external",
-                "it comes from the environment: start again with the new key in TIDEGATE_MASTER_KEY and this one in \
-                 TIDEGATE_MASTER_KEY_PREVIOUS",
+                "it is the operator's: start again with the new key in TIDEGATE_MASTER_KEY and this one in \
+                 TIDEGATE_MASTER_KEY_PREVIOUS; where others share the store, first give all of them the new one as \
+                 TIDEGATE_MASTER_KEY_NEXT",
             ),
             RotationError::Store(error) => error.into(),
             RotationError::File(_) => {

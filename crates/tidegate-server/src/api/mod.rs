@@ -20,6 +20,7 @@ mod projects;
 mod quarantine;
 mod rates;
 mod replay;
+mod replicas;
 mod request;
 mod rotate;
 mod sample;
@@ -33,6 +34,7 @@ mod subscribers;
 mod tests;
 mod trace;
 mod trigger;
+mod vitals;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,8 +54,9 @@ use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
 use census::Census;
 use health::Troubles;
-use problem::Problem;
+use problem::{Answer, Problem};
 pub use rates::{Peer, RequestRates, limited};
+use vitals::Vitals;
 
 /// What every handler can reach.
 pub struct App {
@@ -77,6 +80,8 @@ pub struct App {
     census: Census,
     /// Held from reading a subscriber to writing its patched definition: two patches at once must not undo each other.
     patching: tokio::sync::Mutex<()>,
+    /// How the store is doing.
+    vitals: Vitals,
     /// Tests of subscribers under way.
     samples: sample::Samples,
 }
@@ -95,8 +100,37 @@ impl App {
             certificate: None,
             master_key: None,
             patching: tokio::sync::Mutex::default(),
+            vitals: Vitals::default(),
             samples: sample::Samples::default(),
         }
+    }
+}
+
+/// How often a change is made anew that somebody else overtook.
+const PATCH_TRIES: usize = 4;
+
+/// The right to change what was read just before. Within the process nobody else has it at the same time.
+struct Patching<'a> {
+    app: &'a App,
+    tries: usize,
+    _one_at_a_time: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl App {
+    /// Waits for the right to read something and change it.
+    async fn patching(&self) -> Patching<'_> {
+        Patching { app: self, tries: 1, _one_at_a_time: self.patching.lock().await }
+    }
+}
+
+impl Patching<'_> {
+    /// The answer, unless the change is to be made anew because another process was quicker.
+    async fn settled(&mut self, answer: Answer) -> Option<Answer> {
+        if !answer.as_ref().is_err_and(Problem::is_overtaken) || self.tries >= PATCH_TRIES {
+            return Some(answer);
+        }
+        self.tries += 1;
+        self.app.parts.rosters.refresh().await.err().map(|error| Err(error.into()))
     }
 }
 
@@ -173,6 +207,7 @@ fn routes() -> Vec<Route> {
         route(M::DELETE, "/v1/keys/{id}", keys::delete),
         route(M::GET, "/v1/master-key", master_key::get),
         route(M::POST, "/v1/master-key/rotate", master_key::rotate),
+        route(M::GET, "/v1/replicas", replicas::list),
         route(M::GET, "/livez", health::livez),
         route(M::GET, "/readyz", health::readyz),
         route(M::GET, "/metrics", health::metrics),

@@ -32,6 +32,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/projects.json"),
     include_str!("openapi/keys.json"),
     include_str!("openapi/master_key.json"),
+    include_str!("openapi/replicas.json"),
     include_str!("openapi/health.json"),
     include_str!("openapi/site.json"),
 ];

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use tidegate_core::ingest::{Refusal, RefusalKind};
 use tidegate_core::subscriber::Invalid;
 
+const OVERTAKEN: &str = "changed_meanwhile";
+
 /// One error of the API.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -28,6 +30,11 @@ impl Problem {
 
     pub(crate) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Somebody else changed the same thing since it was read.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.code == OVERTAKEN
     }
 
     pub(crate) fn not_found(what: &str) -> Self {
@@ -139,7 +146,8 @@ impl From<tidegate_store::Error> for Problem {
             Error::NotFound => Self::not_found("thing"),
             Error::Conflict(detail) => Self::conflict("conflict", detail),
             Error::Quota(detail) => Self::conflict("quota_exceeded", detail),
-            Error::Stale { .. } | Error::Fenced | Error::Unusable(_) | Error::Unavailable(_) => {
+            Error::Stale { .. } => Self::conflict(OVERTAKEN, "somebody else changed it at the same moment"),
+            Error::Fenced | Error::Unusable(_) | Error::Unavailable(_) => {
                 tracing::error!(%error, "a request failed on the store");
                 Self::unavailable("store_unavailable", "the store does not answer; try again shortly")
             }

@@ -24,25 +24,35 @@ pub(super) async fn rotate(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let _one_at_a_time = app.patching.lock().await;
-    let endpoint = app.endpoint(&caller, &id)?;
-    let rotation = Rotation::parse(endpoint.definition(), &body)?;
+    let mut patching = app.patching().await;
+    loop {
+        let answer = replace(&app, &caller, &id, &body).await;
+        if let Some(answer) = patching.settled(answer).await {
+            return answer;
+        }
+    }
+}
+
+async fn replace(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {
+    let endpoint = app.endpoint(caller, id)?;
+    let rotation = Rotation::parse(endpoint.definition(), body)?;
     let secret = rotation.secret.unwrap_or_else(|| app.new_secret(rotation.algorithm));
-    let sealed = app.parts.rosters.seal(caller.project, &id, &secret, app.parts.entropy.bytes());
+    let sealed = app.parts.rosters.seal(caller.project, id, &secret, app.parts.entropy.bytes());
     let grace = rotation.grace.0;
     let grace_until = (!grace.is_zero()).then(|| app.parts.clock.now().plus(grace));
     let part =
-        |definition| app.parts.rosters.part(caller.project, &id, &definition, app.parts.entropy.bytes());
+        |definition| app.parts.rosters.part(caller.project, id, &definition, app.parts.entropy.bytes());
     let (definition, destination) = rotation.definition.map(part).unzip();
     let update = SubscriberUpdate {
         definition,
         destination,
         secret: Some(NewSecret { sealed, grace_until }),
+        based_on: Some(endpoint.version),
         ..SubscriberUpdate::default()
     };
     let no = endpoint.rule.no;
     app.change(Change::UpdateSubscriber { project: caller.project, no, update }).await?;
-    let mut answer = shown(&app, &*app.endpoint(&caller, &id)?);
+    let mut answer = shown(app, &*app.endpoint(caller, id)?);
     tell_secret(&mut answer, rotation.algorithm, secret);
     Ok(json_answer(StatusCode::OK, &answer))
 }

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
+use crate::standing::Standing;
 
 const START: Timestamp = Timestamp::from_ms(1_767_225_600_000);
 const PROJECT: i64 = 1;
@@ -37,18 +38,20 @@ impl Stage {
         let store: Arc<dyn tidegate_store::Store> = Arc::new(store);
         let policy = Policy::public_only();
         let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), policy.clone()).await;
+        let clock = Clock::simulated(START);
         let parts = Parts {
             store,
             rosters: rosters.expect("a new store"),
             transport: Arc::new(HttpTransport::new(policy, Arc::new(SystemResolver::default()))),
-            clock: Clock::simulated(START),
+            standing: Standing::alone(&clock),
+            coordination: None,
+            clock,
             entropy: Entropy::seeded(7),
             metrics: Arc::default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("stage"),
             spans: Arc::default(),
             retention: Retention::default(),
-            coordination: None,
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_silent(&parts, &loops).await.expect("a new store");

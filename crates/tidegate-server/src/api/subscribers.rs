@@ -89,18 +89,27 @@ pub(super) async fn patch(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let _one_at_a_time = app.patching.lock().await;
-    let endpoint = app.endpoint(&caller, &id)?;
-    let patched = apply_patch(endpoint.definition(), &body)?;
+    let mut patching = app.patching().await;
+    loop {
+        let answer = patch_once(&app, &caller, &id, &body).await;
+        if let Some(answer) = patching.settled(answer).await {
+            return answer;
+        }
+    }
+}
+
+async fn patch_once(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {
+    let endpoint = app.endpoint(caller, id)?;
+    let patched = apply_patch(endpoint.definition(), body)?;
     patched.validate(&|url| app.check_url(url), &check_headers)?;
-    carry_out(&app, &caller, &id, patched).await
+    carry_out(app, caller, &endpoint, patched).await
 }
 
 /// Makes a checked change.
-pub(super) async fn carry_out(app: &App, caller: &Caller, id: &str, patched: Patched) -> Answer {
+pub(super) async fn carry_out(app: &App, caller: &Caller, endpoint: &Endpoint, patched: Patched) -> Answer {
     // Whatever failed at the old destination need not fail at the new one.
     let is_fresh = patched.changed.contains(&Section::Destination);
-    let endpoint = app.endpoint(caller, id)?;
+    let id = endpoint.rule.id.as_str();
     app.check_conditions(caller, &patched.definition, Some(endpoint.rule.no))?;
     let rosters = &app.parts.rosters;
     let nonce = app.parts.entropy.bytes();
@@ -113,6 +122,7 @@ pub(super) async fn carry_out(app: &App, caller: &Caller, id: &str, patched: Pat
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
         verification: verification_update(endpoint.definition(), &patched.definition),
         reorders: patched.changed.contains(&Section::Order),
+        based_on: Some(endpoint.version),
         ..SubscriberUpdate::default()
     };
     update_subscriber(app, caller, id, update, is_fresh).await

@@ -15,9 +15,7 @@ pub(super) async fn trigger(State(app): State<Arc<App>>, caller: Caller) -> Answ
     caller.must_change()?;
     let now = app.parts.clock.now();
     let triggered = app.parts.store.trigger(caller.project, now).await?;
-    for subscriber in &triggered.subscribers {
-        app.pipeline.desk.expect(*subscriber, now);
-    }
+    app.pipeline.herald().work_is_due(triggered.subscribers);
     let answer = json!({ "triggered": triggered.deliveries, "complete": triggered.is_complete });
     Ok(json_answer(StatusCode::ACCEPTED, &answer))
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::METRICS_SUBSCRIBERS_MAX;
-use tidegate_store::{Backlog, StorePart};
+use tidegate_store::{Backlog, StorePart, Vital};
 
-use super::process;
 use super::text::{Kind, Text};
+use super::{process, sharing};
 use crate::roster::Roster;
+use crate::standing::Standing;
 
 /// What was found out for one scrape.
 pub struct Scrape<'a> {
@@ -23,6 +24,12 @@ pub struct Scrape<'a> {
     pub sizes: &'a [StorePart],
     /// Open streams.
     pub streams: usize,
+    /// Whether the store answered.
+    pub is_store_up: bool,
+    /// Who shares it.
+    pub standing: &'a Standing,
+    /// How it is doing.
+    pub vitals: &'a [Vital],
     /// Spans that were sent and that were dropped, where they are recorded.
     pub spans: Option<(u64, u64)>,
 }
@@ -33,6 +40,8 @@ impl Scrape<'_> {
         let version = [(env!("CARGO_PKG_VERSION").to_owned(), 1)];
         text.labelled(Kind::Gauge, "tidegate_build_info", "The version that runs", "version", version);
         text.one(Kind::Gauge, "tidegate_streams_open", "Open streams of events", self.streams);
+        let help = "1 when the store answers, 0 when it does not and what is told of it is old or absent";
+        text.one(Kind::Gauge, "tidegate_store_up", help, u8::from(self.is_store_up));
         let sizes = self.sizes.iter().map(|part| (part.name.to_owned(), part.bytes));
         text.labelled(Kind::Gauge, "tidegate_store_size_bytes", "Size of the store on disk", "part", sizes);
         if let Some((exported, dropped)) = self.spans {
@@ -40,6 +49,7 @@ impl Scrape<'_> {
             text.one(Kind::Counter, "tidegate_spans_dropped", "Spans that no collector took", dropped);
         }
         self.add_subscribers(text);
+        sharing::add(text, self.standing, self.vitals);
         process::add(text);
     }
 

@@ -23,11 +23,11 @@ use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
 use tidegate_destinations::{Outbound, Transport, webhook};
-use tidegate_store::{Change, Claim, Finished, SubscriberUpdate};
+use tidegate_store::{Change, Claim, Error, Finished, SubscriberUpdate};
 use tokio::sync::Notify;
 
 use super::Parts;
-use super::desk::{Desk, Report};
+use super::desk::{Desk, Pick, Report};
 use super::notices::Notices;
 use super::persist::Persist;
 use super::verify::ORIGIN;
@@ -85,8 +85,8 @@ impl Deliver {
     /// Starts a worker for every job that may go now, and waits for more. Workers go on by themselves.
     pub async fn run(self: Arc<Self>) {
         while !self.is_stopping.load(Ordering::Acquire) {
-            while let Some(turn) = self.desk.pick() {
-                tokio::spawn(Arc::clone(&self).work(turn));
+            while let Some(pick) = self.desk.pick() {
+                tokio::spawn(Arc::clone(&self).work(pick));
             }
             self.desk.work().await;
         }
@@ -100,10 +100,10 @@ impl Deliver {
         }
     }
 
-    async fn work(self: Arc<Self>, mut turn: Turn) {
+    async fn work(self: Arc<Self>, mut pick: Pick) {
         loop {
-            let place = Place { deliver: &self, turn: &turn, is_done: false };
-            let ended = self.attempt(&turn, place).await;
+            let place = Place { deliver: &self, turn: &pick.turn, is_done: false };
+            let ended = self.attempt(&pick, place).await;
             if self.is_stopping.load(Ordering::Acquire) {
                 let report = self.desk.finish(ended);
                 self.follow_up(ended.subscriber, report);
@@ -113,14 +113,20 @@ impl Deliver {
             let (next, report) = self.desk.finish_and_pick(ended);
             self.follow_up(ended.subscriber, report);
             match next {
-                Some(next) => turn = next,
+                Some(next) => pick = next,
                 None => return self.is_idle.notify_one(),
             }
         }
     }
 
-    async fn attempt(&self, turn: &Turn, mut place: Place<'_>) -> Ended {
-        let job = &turn.job;
+    async fn attempt(&self, pick: &Pick, mut place: Place<'_>) -> Ended {
+        let (turn, job) = (&pick.turn, &pick.turn.job);
+        if !self.desk.may_use(pick).await {
+            place.is_done = true;
+            // If the claim is void, this comes to nothing.
+            self.persist.release(vec![claim(job)]);
+            return ended(turn, Outcome::Unsent);
+        }
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) else {
             place.is_done = true;
@@ -225,23 +231,37 @@ impl Deliver {
         if !is_active || !is_first() {
             return;
         }
-        tracing::warn!(
-            subscriber = endpoint.rule.id,
-            reason,
-            "the subscriber is made inactive: its deliveries are held"
-        );
-        let update = SubscriberUpdate { active: Some(Err(reason.into())), ..SubscriberUpdate::default() };
+        // If others have changed it meanwhile, or found the same, it is not done again.
+        let update = SubscriberUpdate {
+            active: Some(Err(reason.into())),
+            based_on: Some(endpoint.version),
+            ..SubscriberUpdate::default()
+        };
         let change = Change::UpdateSubscriber { project, no, update };
         let (rosters, notices, metrics) =
             (Arc::clone(&self.rosters), Arc::clone(&self.notices), Arc::clone(&self.metrics));
         let (retiring, endpoint, now) = (Arc::clone(&self.retiring), Arc::clone(endpoint), self.clock.now());
+        let desk = Arc::clone(&self.desk);
         tokio::spawn(async move {
-            match rosters.change(change, now).await {
-                Ok(_) => {
-                    metrics.disabled(reason);
-                    notices.tell(&endpoint, &Notice::Disabled { reason, since });
+            // What fails here may arrive from another process: only nothing at all for so long is too long.
+            let arrived = async || rosters.store().has_delivered(no, since).await.unwrap_or(true);
+            if reason == "failing" && arrived().await {
+                desk.forgive(no);
+            } else {
+                match rosters.change(change, now).await {
+                    Ok(_) => {
+                        let id = endpoint.rule.id.as_str();
+                        tracing::warn!(
+                            subscriber = id,
+                            reason,
+                            "the subscriber is made inactive: its deliveries are held"
+                        );
+                        metrics.disabled(reason);
+                        notices.tell(&endpoint, &Notice::Disabled { reason, since });
+                    }
+                    Err(Error::Stale { .. }) => {}
+                    Err(error) => tracing::error!(%error, "a subscriber could not be made inactive"),
                 }
-                Err(error) => tracing::error!(%error, "a subscriber could not be made inactive"),
             }
             retiring.lock().unwrap_or_else(PoisonError::into_inner).remove(&no);
         });

@@ -3,7 +3,8 @@
 //! Every decision is `tidegate_core::schedule`'s; this is its lock and its bell.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::delivery::Job;
@@ -11,20 +12,32 @@ use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
 use tidegate_core::schedule::breaker::{BreakerView, Turned};
 use tidegate_core::schedule::{Aftermath, Beg, Bounds, Ended, Schedule, Share, Streak, Turn};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{Claim, Committed, Refill, Room};
+use tidegate_store::{Claim, Committed, Load, Refill, Room};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::roster::Roster;
+use crate::standing::Standing;
 
 /// Whose turn it is, for everyone to ask.
 pub struct Desk {
     schedule: Mutex<Schedule>,
     followed: Mutex<Followed>,
     clock: Clock,
+    standing: Arc<Standing>,
+    /// How often everything here was forgotten. Moves only while the schedule is locked.
+    life: AtomicU64,
     work: Notify,
     appetite: Notify,
     begging: Notify,
+}
+
+/// A turn, and the life it was given in.
+#[derive(Debug)]
+pub struct Pick {
+    /// Whose turn it is.
+    pub turn: Turn,
+    life: u64,
 }
 
 /// Who takes part.
@@ -51,11 +64,13 @@ pub struct Report {
 
 impl Desk {
     /// An empty desk.
-    pub fn new(clock: Clock, bounds: Bounds) -> Self {
+    pub fn new(clock: Clock, standing: Arc<Standing>, bounds: Bounds) -> Self {
         Self {
             schedule: Mutex::new(Schedule::new(bounds)),
             followed: Mutex::default(),
             clock,
+            standing,
+            life: AtomicU64::new(0),
             work: Notify::new(),
             appetite: Notify::new(),
             begging: Notify::new(),
@@ -99,27 +114,46 @@ impl Desk {
     }
 
     /// The next delivery to send.
-    pub fn pick(&self) -> Option<Turn> {
+    pub fn pick(&self) -> Option<Pick> {
+        if !self.standing.may_act() {
+            return None;
+        }
         let mut schedule = self.lock();
         let turn = schedule.pick(self.clock.now());
+        let pick = self.in_this_life(turn);
         self.ring_if_hungry(schedule);
-        turn
+        pick
+    }
+
+    fn in_this_life(&self, turn: Option<Turn>) -> Option<Pick> {
+        turn.map(|turn| Pick { turn, life: self.life.load(Ordering::Relaxed) })
+    }
+
+    /// Whether a turn may be used: waits while the lease has run out, and says no to one that was given in a former
+    /// life or can not be used before the process ends.
+    pub async fn may_use(&self, pick: &Pick) -> bool {
+        (self.standing.may_act() || self.standing.acts().await)
+            && self.life.load(Ordering::Relaxed) == pick.life
     }
 
     /// An attempt has ended; the next delivery to send, if there is one.
-    pub fn finish_and_pick(&self, ended: Ended) -> (Option<Turn>, Report) {
+    pub fn finish_and_pick(&self, ended: Ended) -> (Option<Pick>, Report) {
+        if !self.standing.may_act() {
+            return (None, self.finish(ended));
+        }
         let now = self.clock.now();
         let mut schedule = self.lock();
         let aftermath = schedule.finish(ended, now);
         let throttled = schedule.throttled_until();
         let turn = schedule.pick(now);
+        let pick = self.in_this_life(turn);
         // The loop sleeps until the time it knew; a rate met here may let somebody go on earlier than that. And a
         // receiver that is back may take more at once than this worker.
         if schedule.throttled_until() != throttled || schedule.has_turns() {
             self.work.notify_one();
         }
         self.ring_if_hungry(schedule);
-        (turn, report(&aftermath))
+        (pick, report(&aftermath))
     }
 
     /// An attempt has ended.
@@ -146,6 +180,11 @@ impl Desk {
     /// How a subscriber's breaker stands; `None` when it does not take part.
     pub fn breaker(&self, subscriber: SubscriberNo) -> Option<BreakerView> {
         self.lock().breaker(subscriber)
+    }
+
+    /// Something has arrived for a subscriber, though not from here: its failures are counted anew.
+    pub fn forgive(&self, subscriber: SubscriberNo) {
+        self.lock().recall(subscriber, None);
     }
 
     /// Since when a subscriber has done nothing but fail.
@@ -194,13 +233,33 @@ impl Desk {
         self.work.notify_one();
     }
 
-    /// This process's place among those that live has changed. Gives back what waited for places that others have now.
-    pub fn set_share(&self, share: Share) -> Vec<Claim> {
+    /// Nothing is ours before the others have agreed.
+    pub fn stand_by(&self) {
+        self.lock().stand_by();
+    }
+
+    /// The number of processes, or our place among them, has changed. Gives back what waited for places that are no longer
+    /// here.
+    pub fn propose(&self, share: Share) -> Vec<Claim> {
+        self.reshape(|schedule| schedule.propose(share))
+    }
+
+    /// Everybody obeys what was proposed last.
+    pub fn agree(&self) -> Vec<Claim> {
+        self.reshape(Schedule::agree)
+    }
+
+    fn reshape(&self, change: impl FnOnce(&mut Schedule) -> Vec<Job>) -> Vec<Claim> {
         let mut schedule = self.lock();
-        let released = schedule.set_share(share).iter().map(claim).collect();
+        let released = change(&mut schedule).iter().map(claim).collect();
         self.ring_if_hungry(schedule);
         self.work.notify_one();
         released
+    }
+
+    /// Nobody has more under way than what was proposed allows.
+    pub fn obeys(&self) -> bool {
+        self.lock().obeys()
     }
 
     /// What memory can take of new work of these subscribers.
@@ -216,15 +275,18 @@ impl Desk {
 
     /// Who wants more from the store now, and which deliveries people want sent now.
     pub fn wishes(&self, now: Timestamp) -> (Vec<Refill>, Vec<(SubscriberNo, DeliveryNo)>) {
+        if !self.standing.may_act() {
+            return Default::default();
+        }
         let mut schedule = self.lock();
         let (wishes, asked) = (schedule.wishes(now), schedule.take_asked());
         drop(schedule);
         (wishes.into_iter().map(|(subscriber, jobs)| Refill { subscriber, jobs }).collect(), asked)
     }
 
-    /// When the next work in the store is due.
+    /// When the next work in the store is due. Never, while nothing may be taken from there.
     pub fn store_due_at(&self) -> Option<Timestamp> {
-        self.lock().store_due_at()
+        self.standing.may_act().then(|| self.lock().store_due_at()).flatten()
     }
 
     /// A subscriber has work in the store that is due at `at`.
@@ -268,6 +330,30 @@ impl Desk {
     pub fn close(&self) -> Vec<Claim> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.lock().drain().iter().map(claim).collect()
+    }
+
+    /// Forgets everything that waits in memory, for it is another's by now; whatever is under way is void. Who takes part
+    /// is found out anew by [`Desk::follow`].
+    pub fn forget(&self) {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut schedule = self.lock();
+        self.life.fetch_add(1, Ordering::Relaxed);
+        schedule.drain();
+        schedule.stand_by();
+        followed.active.clear();
+        followed.version = 0;
+    }
+
+    /// The lease is back: everybody looks again.
+    pub fn ring(&self) {
+        self.work.notify_one();
+        self.appetite.notify_one();
+    }
+
+    /// How busy it is.
+    pub fn load(&self) -> Load {
+        let schedule = self.lock();
+        Load { in_flight: schedule.in_flight() as u64, queued: schedule.queued() as u64, ..Load::default() }
     }
 
     /// Attempts under way.

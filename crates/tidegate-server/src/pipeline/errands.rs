@@ -6,7 +6,8 @@
 //! repeated, whatever crashes.
 //!
 //! Jobs yield to live traffic: the next step waits until its subscribers' queues are short again, so a live event
-//! outside the lanes waits for about one step of a job at most.
+//! outside the lanes waits for about one step of a job at most. Of processes that share a store only the one that leads
+//! goes on errands; should two do so for a moment, the mark lets one of them through.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use tidegate_core::id::{JobNo, SubscriberNo};
 use tidegate_core::route::{Judgement, Pattern, Route, View};
+use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{BackfillStep, EventRow, JobRow, JobStatus, JobStep, NewJob, Scan, Scope, Store, What};
 
 use super::desk::Desk;
@@ -21,6 +23,7 @@ use super::persist::Persist;
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::roster::{Endpoint, Roster, Rosters};
+use crate::standing::Standing;
 
 /// Rows looked at per step.
 const STEP_ROWS: usize = 1_000;
@@ -53,6 +56,8 @@ pub struct Errands {
     persist: Arc<Persist>,
     desk: Arc<Desk>,
     clock: Clock,
+    standing: Arc<Standing>,
+    coordination: Option<Arc<dyn Coordination>>,
     /// Those that were begun in this life: they end by themselves.
     begun: Mutex<BTreeSet<Errand>>,
 }
@@ -65,6 +70,8 @@ impl Errands {
             persist,
             desk,
             clock: parts.clock.clone(),
+            standing: Arc::clone(&parts.standing),
+            coordination: parts.coordination.clone(),
             begun: Mutex::default(),
         })
     }
@@ -90,6 +97,9 @@ impl Errands {
         let beginning = tokio::spawn(async move {
             let row = errands.store.start_job(new, errands.clock.now()).await?;
             errands.start(Errand::Job(row.no));
+            if let Some(coordination) = &errands.coordination {
+                coordination.tell(News { jobs: true, ..News::default() });
+            }
             Ok(row)
         });
         beginning.await.unwrap_or_else(|error| {
@@ -102,8 +112,9 @@ impl Errands {
         if !self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(errand) {
             return;
         }
-        let errands = Arc::downgrade(self);
+        let (errands, standing) = (Arc::downgrade(self), Arc::clone(&self.standing));
         tokio::spawn(async move {
+            standing.lead().await;
             let mut wait = CALM_WAIT.0;
             let mut busy = BTreeSet::new();
             while let Some(errands) = Weak::upgrade(&errands) {
@@ -113,6 +124,11 @@ impl Errands {
                     continue;
                 }
                 wait = CALM_WAIT.0;
+                if !standing.leads() {
+                    drop(errands);
+                    standing.lead().await;
+                    continue;
+                }
                 match errands.step(errand).await {
                     Ok(stepped) if stepped.is_more => busy = stepped.busy,
                     Ok(_) => return,

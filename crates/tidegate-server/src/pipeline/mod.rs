@@ -2,13 +2,15 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! `rates` brings tokens of rates that are shared; [`errands`] goes through what is already there; [`verify`] asks endpoints before anything is sent to them;
-//! [`notices`] tells operators. Each asks `tidegate-core` what to do and does it.
+//! `rates` brings tokens of rates that are shared; [`errands`] goes through what is already there; [`verify`] asks
+//! endpoints before anything is sent to them; [`notices`] tells operators. With a shared store [`beat`] says that this
+//! process lives, and [`lookout`] sees what the others do. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
 //! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
 //! could not hold.
 
+mod beat;
 mod deprecation;
 pub mod ingest;
 
@@ -20,6 +22,7 @@ pub mod deliver;
 
 pub mod errands;
 
+mod lookout;
 mod notices;
 mod rates;
 mod retain;
@@ -34,7 +37,7 @@ use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
-use tidegate_store::coordination::Coordination;
+use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{Replay, Store};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -44,11 +47,14 @@ use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
 use crate::spans::Spans;
+use crate::standing::Standing;
 use crate::watch::Watch;
+use beat::Beats;
 use deliver::Deliver;
 use desk::Desk;
 use errands::Errands;
 use ingest::Ingest;
+use lookout::Lookout;
 use notices::Notices;
 use persist::Persist;
 use retain::Retain;
@@ -80,6 +86,8 @@ pub struct Parts {
     pub spans: Arc<Spans>,
     /// How long things are kept.
     pub retention: Retention,
+    /// Who else shares the store, and whether we may act.
+    pub standing: Arc<Standing>,
     /// The other processes, if the store is shared.
     pub coordination: Option<Arc<dyn Coordination>>,
 }
@@ -107,9 +115,12 @@ pub struct Pipeline {
     pub mint: Mint,
     deliver: Arc<Deliver>,
     persist_loop: Mutex<Option<JoinHandle<()>>>,
-    follow_loop: JoinHandle<()>,
-    retain_loop: JoinHandle<()>,
-    rates_loop: Option<JoinHandle<()>>,
+    /// What ends at once when the process stops.
+    loops: Vec<JoinHandle<()>>,
+    /// Says to the last that this process lives.
+    beat_loop: Option<JoinHandle<()>>,
+    standing: Arc<Standing>,
+    coordination: Option<Arc<dyn Coordination>>,
     store: Arc<dyn Store>,
     clock: Clock,
 }
@@ -155,15 +166,21 @@ impl Pipeline {
             Arc::clone(&desk),
             Arc::clone(&persist),
             Arc::clone(&errands),
-            verify,
+            Arc::clone(&verify),
             parts.clock.clone(),
         ));
-        let (store, clock) = (Arc::clone(&parts.store), parts.clock.clone());
-        let retain_loop = tokio::spawn(Retain::new(parts).run());
-        let rates_loop = parts
-            .coordination
-            .clone()
-            .map(|coordination| loops.deliver.spawn(rates::run(Arc::clone(&desk), coordination)));
+        let mut own_loops = vec![follow_loop, tokio::spawn(Retain::new(parts).run())];
+        let mut beat_loop = None;
+        if let Some(coordination) = &parts.coordination {
+            own_loops.push(loops.deliver.spawn(rates::run(Arc::clone(&desk), Arc::clone(coordination))));
+        }
+        if let Some(coordination) = parts.coordination.clone().filter(|_| !parts.standing.is_alone()) {
+            let lookout = Lookout::new(parts, coordination, Arc::clone(&desk), Arc::clone(&errands), verify);
+            own_loops.push(tokio::spawn(Arc::clone(&lookout).listen()));
+            own_loops.push(tokio::spawn(Arc::clone(&lookout).run()));
+            let beats = Beats::new(parts, Arc::clone(&desk), Arc::clone(&persist), lookout);
+            beat_loop = Some(tokio::spawn(beats.run()));
+        }
         Ok(Self {
             ingest,
             persist,
@@ -172,28 +189,37 @@ impl Pipeline {
             mint,
             deliver,
             persist_loop,
-            follow_loop,
-            retain_loop,
-            rates_loop,
-            store,
-            clock,
+            loops: own_loops,
+            beat_loop,
+            standing: Arc::clone(&parts.standing),
+            coordination: parts.coordination.clone(),
+            store: Arc::clone(&parts.store),
+            clock: parts.clock.clone(),
         })
     }
 
     /// Makes new deliveries of a past event. What was begun comes to its end even if the caller goes away: a delivery
     /// that nobody heard of would wait for the next one of its subscriber.
     pub async fn replay(&self, replay: Replay) -> tidegate_store::Result<Vec<DeliveryNo>> {
-        let (store, desk, clock) = (Arc::clone(&self.store), Arc::clone(&self.desk), self.clock.clone());
+        let (store, clock, herald) = (Arc::clone(&self.store), self.clock.clone(), self.herald());
         let replaying = tokio::spawn(async move {
             let subscribers: Vec<SubscriberNo> = replay.routes.iter().map(|route| route.subscriber).collect();
             let made = store.replay(replay, clock.now()).await?;
-            let now = clock.now();
-            subscribers.into_iter().for_each(|subscriber| desk.expect(subscriber, now));
+            herald.work_is_due(subscribers);
             Ok(made)
         });
         replaying.await.unwrap_or_else(|error| {
             Err(tidegate_store::Error::Unavailable(format!("the replay ended early: {error}")))
         })
+    }
+
+    /// For those who make work due in the store.
+    pub fn herald(&self) -> Herald {
+        Herald {
+            desk: Arc::clone(&self.desk),
+            clock: self.clock.clone(),
+            coordination: self.coordination.clone(),
+        }
     }
 
     /// Lets the stages follow the configuration at once; else they do so by themselves, soon.
@@ -204,11 +230,8 @@ impl Pipeline {
 
     /// Stops in order: the unsent goes back, what was sent comes to its end, its results are written.
     pub async fn stop(&self) {
-        self.follow_loop.abort();
-        self.retain_loop.abort();
-        if let Some(rates_loop) = &self.rates_loop {
-            rates_loop.abort();
-        }
+        self.loops.iter().for_each(JoinHandle::abort);
+        self.standing.leave();
         self.persist.release(self.desk.close());
         self.deliver.stop().await;
         self.persist.stop();
@@ -218,12 +241,55 @@ impl Pipeline {
         {
             tracing::error!(%error, "the group commit ended early");
         }
+        self.leave().await;
+    }
+
+    /// The last thing: the others need not wait for the next beat to know that this process is gone.
+    async fn leave(&self) {
+        let Some(beat_loop) = &self.beat_loop else { return };
+        // What was given back is theirs. If this does not reach them, they find out within a beat.
+        self.herald().tell(News::everything());
+        beat_loop.abort();
+        if let Err(error) = self.store.leave(self.clock.now()).await {
+            tracing::warn!(%error, "could not leave in good order: the others take over in a moment");
+        }
+    }
+}
+
+/// Tells whoever may send it that work is due in the store: the desk here, and the other processes.
+pub struct Herald {
+    desk: Arc<Desk>,
+    clock: Clock,
+    coordination: Option<Arc<dyn Coordination>>,
+}
+
+impl Herald {
+    /// Work of these subscribers is due now.
+    pub fn work_is_due(&self, subscribers: Vec<SubscriberNo>) {
+        let now = self.clock.now();
+        subscribers.iter().for_each(|subscriber| self.desk.expect(*subscriber, now));
+        self.tell(News::work(subscribers));
+    }
+
+    /// Somebody wants this delivery, which is due in the store, sent now.
+    pub fn is_asked_for(&self, subscriber: SubscriberNo, delivery: DeliveryNo) {
+        self.desk.ask(subscriber, delivery);
+        self.tell(News::work([subscriber]));
+    }
+
+    fn tell(&self, news: News) {
+        if let Some(coordination) = self.coordination.as_ref().filter(|_| !news.is_empty()) {
+            coordination.tell(news);
+        }
     }
 }
 
 /// Where there are other processes, rates are theirs too.
 fn desk(parts: &Parts, bounds: Bounds) -> Desk {
-    let desk = Desk::new(parts.clock.clone(), bounds);
+    let desk = Desk::new(parts.clock.clone(), Arc::clone(&parts.standing), bounds);
+    if !parts.standing.is_alone() {
+        desk.stand_by();
+    }
     if parts.coordination.is_some() { desk.sharing_rates() } else { desk }
 }
 

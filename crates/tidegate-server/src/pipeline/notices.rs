@@ -3,11 +3,15 @@
 //! So it is durable, listed, traced and delivered like any other. Few things are told, and each once: changes, and of
 //! exhausted deliveries at most one per subscriber and minute. While the store fails a notice waits; it is lost only
 //! if the process ends before the store works again.
+//!
+//! Processes that share a store meet the same trouble, each on its own. So that it is told once, what each of them says of
+//! a subscriber within one minute has the same id: the first is accepted, the others are duplicates of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ring::digest::{SHA256, digest};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::EXHAUSTED_TOLD_EVERY_MS;
 use tidegate_core::operator::Notice;
@@ -19,6 +23,7 @@ use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::roster::Endpoint;
+use crate::standing::Standing;
 
 /// How often a notice is offered to a failing store.
 const TRIES: usize = 600;
@@ -28,6 +33,7 @@ pub(super) struct Notices {
     ingest: Ingest,
     clock: Clock,
     entropy: Entropy,
+    standing: Arc<Standing>,
     /// When each subscriber's exhausted deliveries were last told of.
     exhausted: Mutex<BTreeMap<SubscriberNo, Timestamp>>,
 }
@@ -38,6 +44,7 @@ impl Notices {
             ingest: Ingest::new(parts, persist),
             clock: parts.clock.clone(),
             entropy: parts.entropy.clone(),
+            standing: Arc::clone(&parts.standing),
             exhausted: Mutex::default(),
         })
     }
@@ -48,7 +55,8 @@ impl Notices {
         if matches!(notice, Notice::Exhausted { .. }) && !self.may_tell_exhausted(rule.no, now) {
             return;
         }
-        let unit = notice.unit(&rule.id, &rule.definition.name, now, self.entropy.u128());
+        let (at, chance) = self.name(&rule.id, notice, now);
+        let unit = notice.unit(&rule.id, &rule.definition.name, at, chance);
         let (notices, project) = (Arc::clone(self), rule.project);
         tokio::spawn(async move {
             for _ in 0..TRIES {
@@ -59,6 +67,17 @@ impl Notices {
             }
             tracing::error!("an operator could not be told: the store does not answer");
         });
+    }
+
+    /// What its id is made of: the time and chance, or what all processes agree on.
+    fn name(&self, subscriber: &str, notice: &Notice, now: Timestamp) -> (Timestamp, u128) {
+        if self.standing.is_alone() {
+            return (now, self.entropy.u128());
+        }
+        let every = i64::try_from(EXHAUSTED_TOLD_EVERY_MS).unwrap_or(i64::MAX);
+        let hash = digest(&SHA256, format!("{} {subscriber}", notice.type_name()).as_bytes());
+        let chance = u128::from_le_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
+        (Timestamp::from_ms(now.as_ms().div_euclid(every) * every), chance)
     }
 
     fn may_tell_exhausted(&self, subscriber: SubscriberNo, now: Timestamp) -> bool {

@@ -21,6 +21,7 @@ use tidegate_core::id::{SubscriberNo, Version};
 use tidegate_core::limits::GROUP_EVENTS_MAX;
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
+use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{
     BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Store, Submission, UnitStatus,
 };
@@ -33,6 +34,7 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
 use crate::spans::{Ending, Kind, LINKS_MAX, Spans, Value};
+use crate::standing::Standing;
 use crate::watch::Watch;
 
 /// Results that are written alone when no event comes along.
@@ -55,6 +57,8 @@ pub struct Persist {
     metrics: Arc<Metrics>,
     watch: Arc<Watch>,
     spans: Arc<Spans>,
+    standing: Arc<Standing>,
+    coordination: Option<Arc<dyn Coordination>>,
     pending: Mutex<Pending>,
     wake: Notify,
     is_healthy: AtomicBool,
@@ -113,6 +117,8 @@ impl Persist {
             metrics: Arc::clone(&parts.metrics),
             watch: Arc::clone(&parts.watch),
             spans: Arc::clone(&parts.spans),
+            standing: Arc::clone(&parts.standing),
+            coordination: parts.coordination.clone(),
             pending: Mutex::default(),
             wake: Notify::new(),
             is_healthy: AtomicBool::new(true),
@@ -198,6 +204,12 @@ impl Persist {
         answer.await.map_err(|_| Unavailable)
     }
 
+    /// Commits something, if only nothing, to find out how this process stands.
+    pub fn look_again(&self) {
+        self.lock().is_urgent = true;
+        self.wake.notify_one();
+    }
+
     /// Lets the loop write what is there and end.
     pub fn stop(&self) {
         self.lock().is_stopping = true;
@@ -270,9 +282,24 @@ impl Persist {
             batch.group = Arc::unwrap_or_clone(group);
             match result {
                 Err(Error::Stale { .. }) => self.rosters.refresh().await?,
+                Err(Error::Fenced) => self.begin_anew().await?,
                 result => return result,
             }
         }
+    }
+
+    /// Another process has taken over what this one held. Nothing of it is sent any more and nothing in memory is true;
+    /// results of what was under way are refused when they come. Then a new life begins, with what the store has.
+    async fn begin_anew(&self) -> Result<(), Error> {
+        self.standing.lose();
+        self.desk.forget();
+        let began = self.clock.steady();
+        let incarnation = self.store.join(self.clock.now()).await?;
+        self.standing.renew(began);
+        tracing::warn!(incarnation, "another process took over what this one held: a new life begins");
+        self.metrics.began_anew();
+        self.release(self.desk.follow(&self.rosters.current()));
+        Ok(())
     }
 
     /// Routes what the newest roster has not routed, and says what memory can take.
@@ -293,6 +320,9 @@ impl Persist {
     /// The commit is done: hand over the work, then answer.
     fn settle(&self, mut committed: Committed, batch: Batch) {
         self.is_healthy.store(true, Ordering::Relaxed);
+        if let Some(coordination) = &self.coordination {
+            self.tell(&**coordination, &committed, &batch.group);
+        }
         self.release(self.desk.take(&mut committed));
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {
@@ -307,6 +337,17 @@ impl Persist {
         self.watch.committed(&batch.group, committed.stale);
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
             let _ = stepper.send(committed.stepped.contains(&step.job));
+        }
+    }
+
+    /// What others can do, or look at, is told to them.
+    fn tell(&self, others: &dyn Coordination, committed: &Committed, group: &Group) {
+        let stepped = group.steps.iter().flat_map(|step| &step.replays).map(|(_, route)| route.subscriber);
+        let filled = group.backfills.iter().map(|step| step.subscriber);
+        let mut news = News::work(committed.spilled.iter().copied().chain(stepped).chain(filled));
+        news.events = !group.submissions.is_empty() && self.standing.is_watched_elsewhere();
+        if !news.is_empty() {
+            others.tell(news);
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A round goes through everything that may be due, in short steps with pauses between them, so that no request waits
 //! for more than a step. Then it sleeps until the first of what it passed over may be due: a server whose oldest
-//! event is young does nothing here, and what happens meanwhile is due later than that.
+//! event is young does nothing here, and what happens meanwhile is due later than that. Of processes that share a store only
+//! the one that leads does this.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tidegate_store::{Store, Sweep};
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::standing::Standing;
 
 /// Rows looked at per step: a millisecond or two.
 const STEP_ROWS: usize = 200;
@@ -24,6 +26,7 @@ pub(super) struct Retain {
     store: Arc<dyn Store>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    standing: Arc<Standing>,
     terms: Retention,
 }
 
@@ -33,6 +36,7 @@ impl Retain {
             store: Arc::clone(&parts.store),
             clock: parts.clock.clone(),
             metrics: Arc::clone(&parts.metrics),
+            standing: Arc::clone(&parts.standing),
             terms: parts.retention,
         }
     }
@@ -40,6 +44,7 @@ impl Retain {
     /// Round after round, for as long as the process lives.
     pub(super) async fn run(self) {
         loop {
+            self.standing.lead().await;
             let due = self.round().await;
             let due = due.max(self.clock.now().plus(self.terms.round_every()));
             while self.clock.now() < due {
@@ -53,6 +58,9 @@ impl Retain {
         let mut due = self.clock.now().plus(self.terms.shortest());
         let mut next = Some(Sweep::BEGIN);
         while let Some(sweep) = next {
+            if !self.standing.leads() {
+                return self.clock.now();
+            }
             match self.store.sweep(self.terms, sweep, STEP_ROWS, self.clock.now()).await {
                 Ok(swept) => {
                     self.metrics.swept(&swept);

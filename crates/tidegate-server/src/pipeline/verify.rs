@@ -5,7 +5,8 @@
 //! means is decided in `tidegate_core::verification`.
 //!
 //! Promises: few tries, further and further apart, counted in the store; an answer counts only for the round it was
-//! asked in, so an answer of the old URL never opens the new one. Nothing runs while nothing is pending.
+//! asked in, so an answer of the old URL never opens the new one. Nothing runs while nothing is pending. Of processes that
+//! share a store only the one that leads asks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,6 +26,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::probe::Prober;
 use crate::roster::{Endpoint, Roster, Rosters};
+use crate::standing::Standing;
 
 pub(super) static ORIGIN: HeaderName = HeaderName::from_static("webhook-request-origin");
 static RATE: HeaderName = HeaderName::from_static("webhook-request-rate");
@@ -36,6 +38,7 @@ pub struct Verify {
     clock: Clock,
     entropy: Entropy,
     origin: HeaderValue,
+    standing: Arc<Standing>,
     /// The rounds that were begun in this life: they end by themselves.
     begun: Mutex<BTreeMap<SubscriberNo, i64>>,
 }
@@ -48,6 +51,7 @@ impl Verify {
             clock: parts.clock.clone(),
             entropy: parts.entropy.clone(),
             origin: parts.origin.clone(),
+            standing: Arc::clone(&parts.standing),
             begun: Mutex::default(),
         })
     }
@@ -67,10 +71,13 @@ impl Verify {
             return;
         }
         let (verify, clock) = (Arc::downgrade(self), self.clock.clone());
+        let standing = Arc::clone(&self.standing);
         tokio::spawn(async move {
+            standing.lead().await;
             // Asked for anew each time, so that a pause does not keep a stopped pipeline alive.
             while let Some(delay) = step(&verify, subscriber, round).await {
                 clock.pause(delay).await;
+                standing.lead().await;
             }
         });
     }

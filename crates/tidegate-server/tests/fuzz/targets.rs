@@ -14,6 +14,7 @@ use tidegate_core::sign::{Signer, verify};
 use tidegate_core::subscriber::{Creation, join, part, patch, validate};
 use tidegate_core::time::Timestamp;
 use tidegate_server::settings::File;
+use tidegate_server::settings::store::Secrets;
 
 use crate::chance::Chance;
 
@@ -426,7 +427,7 @@ pub(crate) const SETTINGS: Target = Target {
         if let Ok(file) = File::parse(&text)
             && is_literal(&file.listen)
         {
-            let _ = file.settle(None, None, None);
+            let _ = file.settle(Secrets::default());
         }
     },
 };

@@ -19,6 +19,7 @@ use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
+use tidegate_server::standing::Standing;
 use tidegate_store::coordination::{Coordination, Hub};
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 use tidegate_store::{Change, Store};
@@ -234,6 +235,7 @@ impl World {
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),
+            standing: Standing::alone(&life.clock),
             coordination: self
                 .plan
                 .shares_rates

@@ -34,7 +34,9 @@ CREATE TABLE beats (
     began_at    BIGINT NOT NULL,
     at          BIGINT NOT NULL,             -- by the database's clock
     in_flight   BIGINT NOT NULL DEFAULT 0,
-    queued      BIGINT NOT NULL DEFAULT 0
+    queued      BIGINT NOT NULL DEFAULT 0,
+    streams     BIGINT NOT NULL DEFAULT 0,   -- that somebody reads there
+    obeys       BIGINT NOT NULL DEFAULT 0    -- those among whom it divides limits
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 
 CREATE TABLE projects (

@@ -8,7 +8,7 @@ use tidegate_core::time::Timestamp;
 
 use super::bench::{Bench, PROJECT, draft, new_subscriber};
 use super::{Case, named};
-use crate::{Change, Error, Group, NewKey, NewSecret, NewSubscriber, SubscriberUpdate};
+use crate::{Change, Error, Group, NewKey, NewSecret, NewSubscriber, SubscriberRow, SubscriberUpdate};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["configuration":
@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_new_store_has_one_project_and_nothing_else,
         every_change_is_one_version,
         a_refused_change_is_none,
+        a_change_of_what_others_changed_is_stale,
         projects_come_and_go,
         a_project_with_subscribers_stays,
         keys_come_and_go,
@@ -99,6 +100,30 @@ async fn a_refused_change_is_none(bench: Bench) {
     let after = bench.store().configuration(0).await.unwrap();
     assert_eq!((before.version, before.projects), (after.version, after.projects));
     assert_eq!(bench.change(project("q")).await.version, after.version + 1);
+}
+
+async fn a_change_of_what_others_changed_is_stale(bench: Bench) {
+    let no = bench.subscriber("s").await;
+    let read = row(&bench, no).await.version;
+    let change = |based_on| Change::UpdateSubscriber {
+        project: PROJECT,
+        no,
+        update: SubscriberUpdate {
+            definition: Some("{}".to_owned()),
+            based_on,
+            ..SubscriberUpdate::default()
+        },
+    };
+    bench.change(change(Some(read))).await;
+    let current = row(&bench, no).await.version;
+    let refused = bench.try_change(change(Some(read))).await;
+    assert!(
+        matches!(refused, Err(Error::Stale { routed, current: now }) if routed == read && now == current),
+        "{refused:?}"
+    );
+    assert_eq!(bench.store().version().await.unwrap(), current, "a refused change is none");
+    bench.change(change(Some(current))).await;
+    bench.change(change(None)).await;
 }
 
 async fn projects_come_and_go(mut bench: Bench) {
@@ -327,9 +352,13 @@ async fn the_configuration_survives_a_restart(mut bench: Bench) {
     assert_eq!(before.subscribers, after.subscribers);
 }
 
-async fn failing_since(bench: &Bench, subscriber: SubscriberNo) -> Option<Timestamp> {
+async fn row(bench: &Bench, subscriber: SubscriberNo) -> SubscriberRow {
     let rows = bench.store().configuration(0).await.unwrap().subscribers;
-    rows.into_iter().find(|row| row.no == subscriber).expect("it exists").failing_since
+    rows.into_iter().find(|row| row.no == subscriber).expect("it exists")
+}
+
+async fn failing_since(bench: &Bench, subscriber: SubscriberNo) -> Option<Timestamp> {
+    row(bench, subscriber).await.failing_since
 }
 
 async fn keep_streak(bench: &Bench, subscriber: SubscriberNo, since: Option<Timestamp>) {

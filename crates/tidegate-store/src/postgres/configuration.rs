@@ -217,6 +217,7 @@ impl Applying<'_> {
         no: SubscriberNo,
         update: &SubscriberUpdate,
     ) -> Asked<i64> {
+        self.check_base(project, no, update.based_on).await?;
         self.write_update(project, no, update).await?;
         if update.reorders && deliveries::any_unfinished(self.conn, no).await? {
             return Err(Error::Conflict(
@@ -239,6 +240,16 @@ impl Applying<'_> {
             self.remember(project, no, Some(definition)).await?;
         }
         Ok(no)
+    }
+
+    /// Refuses a change of something that others have changed since it was read.
+    async fn check_base(&self, project: ProjectNo, no: SubscriberNo, based_on: Option<Version>) -> Asked<()> {
+        let Some(routed) = based_on else { return Ok(()) };
+        let sql = "SELECT version FROM subscribers WHERE project = $1 AND no = $2 AND deleted_at IS NULL";
+        match self.conn.row(sql, &[&project, &no]).await?.map(|row| row.get(0)) {
+            Some(current) if current != routed => Err(Error::Stale { routed, current }.into()),
+            _ => Ok(()),
+        }
     }
 
     async fn write_update(

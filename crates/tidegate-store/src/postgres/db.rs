@@ -17,7 +17,7 @@ use super::connect::{Session, Target, failed};
 use crate::Error;
 
 /// Sessions beside the one that writes groups: lists, traces, changes and sweeps side by side.
-const SESSIONS_MAX: usize = 6;
+pub(super) const SESSIONS_MAX: usize = 6;
 
 /// What went wrong, with what the database said about it.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ pub mod connect;
 mod db;
 mod deliveries;
 mod events;
+mod health;
 mod jobs;
 mod lanes;
 mod open;
@@ -46,7 +47,7 @@ use crate::{
     AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked, QuarantineFilter,
     QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
-    Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
+    Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -61,6 +62,8 @@ pub struct PostgresStore {
     pool: Arc<Pool>,
     writer: Arc<Mutex<Writer>>,
     shared: Arc<Shared>,
+    /// The session that beats.
+    pulse: Mutex<Option<Conn>>,
 }
 
 /// What every part of the store knows.
@@ -103,7 +106,13 @@ pub struct Terms {
 }
 
 /// A process whose last beat is older than this has expired.
-pub const BEAT_TTL: Duration = Duration::from_secs(5);
+pub use tidegate_core::lease::BEAT_TTL;
+
+pub(crate) use open::VERSION_MIN;
+
+/// Sessions that one process opens at most: the pool, the one that writes, the one that beats, and two for
+/// coordination.
+pub(crate) const SESSIONS_OF_A_PROCESS: usize = db::SESSIONS_MAX + 4;
 
 impl Shared {
     fn incarnation(&self) -> Incarnation {
@@ -147,6 +156,10 @@ impl Store for PostgresStore {
 
     async fn configuration(&self, since: Version) -> Result<Configuration> {
         Ok(configuration::load(&self.pool, since).await?)
+    }
+
+    async fn version(&self) -> Result<Version> {
+        Ok(configuration::version(&*self.pool.lend().await?).await?)
     }
 
     async fn sealed(&self) -> Result<Vec<SealedRow>> {
@@ -274,6 +287,10 @@ impl Store for PostgresStore {
         Ok(read::among(&*self.pool.lend().await?, project, numbers).await?)
     }
 
+    async fn has_delivered(&self, subscriber: SubscriberNo, since: Timestamp) -> Result<bool> {
+        Ok(read::has_delivered(&*self.pool.lend().await?, subscriber, since).await?)
+    }
+
     async fn dead_letters(&self, at_most: u64) -> Result<u64> {
         Ok(read::dead_letters(&*self.pool.lend().await?, at_most).await?)
     }
@@ -310,7 +327,16 @@ impl Store for PostgresStore {
     }
 
     async fn beat(&self, load: Load) -> Result<Beat> {
-        Ok(replicas::beat(&*self.pool.lend().await?, self.shared.incarnation(), load).await?)
+        // On a session of its own: a beat must not wait for somebody's list. It is given up with a beat that fails or is
+        // given up.
+        let mut place = self.pulse.lock().await;
+        let conn = match place.take().filter(|conn| !conn.client().is_closed()) {
+            Some(conn) => conn,
+            None => Conn::open(&self.shared.target).await?,
+        };
+        let beat = replicas::beat(&conn, self.shared.incarnation(), load).await?;
+        *place = Some(conn);
+        Ok(beat)
     }
 
     async fn take_over(&self, expired: Incarnation, now: Timestamp) -> Result<TakenOver> {
@@ -343,8 +369,16 @@ impl Store for PostgresStore {
             .await?)
     }
 
+    async fn health(&self) -> Result<Vec<Vital>> {
+        Ok(health::look(&*self.pool.lend().await?).await?)
+    }
+
     async fn proof(&self, sealed: Vec<u8>) -> Result<Vec<u8>> {
         Ok(replicas::proof(&*self.pool.lend().await?, &sealed).await?)
+    }
+
+    async fn prove_anew(&self, kept: Vec<u8>, anew: Vec<u8>) -> Result<()> {
+        Ok(replicas::prove_anew(&*self.pool.lend().await?, &kept, &anew).await?)
     }
 
     fn incarnation(&self) -> Incarnation {

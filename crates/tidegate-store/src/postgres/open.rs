@@ -14,7 +14,7 @@ use super::{Periods, PostgresStore, Shared, Terms, replicas};
 use crate::{Error, Result};
 
 /// The oldest server this is written for and tested with.
-const VERSION_MIN: i32 = 150_000;
+pub(crate) const VERSION_MIN: i32 = 150_000;
 
 /// A group's numbers are one block of the sequence: two to the power of this many.
 pub(super) const BLOCK_BITS: u32 = 20;
@@ -63,7 +63,7 @@ impl PostgresStore {
             latest: Timestamp::from_ms(row.get(1)),
         });
         let writer = Writer::new(Arc::clone(&shared), incarnation);
-        Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared })
+        Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared, pulse: Mutex::default() })
     }
 }
 

@@ -219,6 +219,13 @@ fn count(row: &Row, column: usize) -> u64 {
 pub(super) const DEAD_LETTERS: &str =
     "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE status = 4 LIMIT $1) d";
 
+/// Whether a delivery of a subscriber arrived after a time, the newest looked at first.
+pub(super) async fn has_delivered(conn: &Conn, subscriber: SubscriberNo, since: Timestamp) -> Asked<bool> {
+    let sql = "SELECT 1 FROM deliveries WHERE subscriber = $1 AND status = 3 AND finished_at > $2
+        ORDER BY id DESC LIMIT 1";
+    conn.exists(sql, &[&subscriber, &since.as_ms()]).await
+}
+
 pub(super) async fn dead_letters(conn: &Conn, at_most: u64) -> Asked<u64> {
     let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
     Ok(count(&conn.only(DEAD_LETTERS, &[&at_most]).await?, 0))

@@ -23,20 +23,27 @@ pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incar
 /// Says that this process lives. One that was declared dead does not come back to life by it.
 pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    let sql = format!("UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3 WHERE incarnation = $1");
-    let alive = conn.execute(&sql, &[&incarnation, &count(load.in_flight), &count(load.queued)]).await?;
+    let sql = format!(
+        "UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3, streams = $4, obeys = $5
+         WHERE incarnation = $1"
+    );
+    let (in_flight, queued, streams) = (count(load.in_flight), count(load.queued), count(load.streams));
+    let alive = conn.execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys]).await?;
     if alive == 0 {
         return Err(Error::Fenced.into());
     }
     let sql = format!(
-        "SELECT incarnation, name, began_at, at, in_flight, queued, {NOW_MS} FROM beats ORDER BY incarnation"
+        "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys
+         FROM beats b, installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
-    let mut beat = Beat { now: None, incarnation, replicas: Vec::new(), expired: Vec::new() };
+    let mut beat = Beat { now: None, incarnation, replicas: Vec::new(), expired: Vec::new(), version: None };
     for row in rows {
         let (at, now) = (Timestamp::from_ms(row.get(3)), Timestamp::from_ms(row.get(6)));
         beat.now = Some(now);
-        if now.since(at) > BEAT_TTL {
+        beat.version = Some(row.get(8));
+        // One that lies ahead is from before the database's clock went back, and has not been renewed since.
+        if now.since(at) > BEAT_TTL || at.since(now) > BEAT_TTL {
             beat.expired.push(row.get(0));
             continue;
         }
@@ -46,7 +53,7 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
             name: row.get(1),
             began_at: Timestamp::from_ms(row.get(2)),
             at,
-            load: Load { in_flight: size(4), queued: size(5) },
+            load: Load { in_flight: size(4), queued: size(5), streams: size(7), obeys: row.get(9) },
         });
     }
     Ok(beat)
@@ -60,7 +67,7 @@ pub(super) async fn take_over(
     now: Timestamp,
 ) -> Asked<TakenOver> {
     let ttl = i64::try_from(BEAT_TTL.as_millis()).unwrap_or(i64::MAX);
-    let sql = format!("DELETE FROM beats WHERE incarnation = $1 AND at < {NOW_MS} - $2");
+    let sql = format!("DELETE FROM beats WHERE incarnation = $1 AND abs({NOW_MS} - at) > $2");
     if conn.execute(&sql, &[&expired, &ttl]).await? == 0 {
         return Ok(TakenOver::default());
     }
@@ -133,4 +140,10 @@ pub(super) async fn stamp(conn: &Conn, now: Timestamp) -> Asked<()> {
 pub(super) async fn proof(conn: &Conn, sealed: &[u8]) -> Asked<Vec<u8>> {
     let sql = "UPDATE installation SET sealed = coalesce(sealed, $1) RETURNING sealed";
     Ok(conn.only(sql, &[&sealed]).await?.get(0))
+}
+
+/// Puts another proof in the place of the one that is kept.
+pub(super) async fn prove_anew(conn: &Conn, kept: &[u8], anew: &[u8]) -> Asked<()> {
+    conn.execute("UPDATE installation SET sealed = $2 WHERE sealed = $1", &[&kept, &anew]).await?;
+    Ok(())
 }

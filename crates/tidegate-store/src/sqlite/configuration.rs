@@ -217,6 +217,22 @@ fn remember(
     Ok(())
 }
 
+/// Refuses a change of something that others have changed since it was read.
+fn check_base(
+    tx: &Transaction<'_>,
+    project: ProjectNo,
+    no: SubscriberNo,
+    based_on: Option<Version>,
+) -> Result<()> {
+    let Some(routed) = based_on else { return Ok(()) };
+    let sql = "SELECT version FROM subscribers WHERE project = ?1 AND no = ?2 AND deleted_at IS NULL";
+    let current = tx.query_row(sql, [project, no], |row| row.get(0)).optional().map_err(failed)?;
+    match current {
+        Some(current) if current != routed => Err(Error::Stale { routed, current }),
+        _ => Ok(()),
+    }
+}
+
 fn update_subscriber(
     tx: &Transaction<'_>,
     project: ProjectNo,
@@ -225,6 +241,7 @@ fn update_subscriber(
     version: Version,
     now: Timestamp,
 ) -> Result<i64> {
+    check_base(tx, project, no, update.based_on)?;
     let changed = tx
         .execute(
             "UPDATE subscribers SET version = ?3, definition = coalesce(?4, definition),

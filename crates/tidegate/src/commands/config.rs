@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Arg, Args, CommandFactory, Subcommand};
 use serde_json::json;
 use tidegate_server::settings::File;
+use tidegate_server::settings::store::Secrets;
 
 use crate::commands::{Cli, Globals};
 use crate::failure::{Exit, Failure};
@@ -74,7 +75,7 @@ fn check(path: &Path) -> Result<(), Failure> {
         Failure::new(Exit::Failed, text).fix("see `tidegate config reference` for every setting")
     };
     let file = File::read(path).map_err(|problem| refused(problem.to_string()))?;
-    file.settle(None, None, None).map(|_| ()).map_err(|problem| {
+    file.settle(Secrets::default()).map(|_| ()).map_err(|problem| {
         let problem = problem.to_string();
         let text = fs::read_to_string(path).unwrap_or_default();
         let key = problem.split([':', ' ']).next().unwrap_or_default();
@@ -120,8 +121,9 @@ fn reference() -> String {
     }
     text.push_str(
         "\nOnly as variables, because command lines and files are read by others: `TIDEGATE_ADMIN_KEY` (the first admin \
-         key), `TIDEGATE_MASTER_KEY` (32 bytes in base64 that encrypt secrets at rest; without it a file beside the data), \
-         and `TIDEGATE_LOG` (what is logged, for example `info,tidegate_server=debug`).\n",
+         key), `TIDEGATE_MASTER_KEY` (32 bytes in base64 that encrypt secrets at rest; without it a file beside the data, and \
+         required with PostgreSQL), `TIDEGATE_MASTER_KEY_PREVIOUS` and `TIDEGATE_MASTER_KEY_NEXT` while it changes (see \
+         [security](security.md)), and `TIDEGATE_LOG` (what is logged, for example `info,tidegate_server=debug`).\n",
     );
     text
 }

@@ -1,6 +1,7 @@
 //! `tidegate doctor`: one line for each thing that could be wrong, with its remedy.
 //!
-//! Asks the server what it knows of itself and looks at what only this machine can tell. A ✗ makes the exit code 1; a !
+//! Asks the server what it knows of itself and looks at what only this machine can tell: its own files, and the database
+//! and Redis of a shared store, which it asks itself, because a server that can not start knows nothing. A ✗ makes the exit code 1; a !
 //! does not.
 
 use std::fs;
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tidegate_server::checkup::{self, Severity, Symptom};
+use tidegate_server::settings::store::Address;
 use tidegate_server::settings::{DATA_DIR_DEFAULT, File};
 
 use crate::client::Client;
@@ -25,6 +28,12 @@ pub(crate) struct DoctorArgs {
     /// The server's data, if it is on this machine [default: ./tidegate-data]
     #[arg(long, env = "TIDEGATE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// The server's store, if it is a PostgreSQL that this machine can reach
+    #[arg(long, env = "TIDEGATE_STORE", value_name = "URL", hide_env_values = true)]
+    store: Option<String>,
+    /// The server's Redis, if this machine can reach it
+    #[arg(long, env = "TIDEGATE_REDIS", value_name = "URL", hide_env_values = true)]
+    redis: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +71,9 @@ impl Finding {
 
 /// Runs `tidegate doctor`.
 pub(crate) async fn run(args: DoctorArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
-    let mut findings = local(&args);
+    let (mut findings, file) = configuration(&args);
+    findings.extend(servers(&args, &file).await);
+    findings.extend(local(&args, file));
     findings.extend(remote(globals).await);
     let output = Output::new(globals.json);
     let is_failing = findings.iter().any(|finding| finding.state == State::Failing);
@@ -90,25 +101,49 @@ fn print(output: &Output, finding: &Finding) -> std::io::Result<()> {
     }
 }
 
-/// What this machine can tell.
-fn local(args: &DoctorArgs) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut data_dir = args.data_dir.clone();
-    if let Some(path) = &args.config {
-        match File::read(path) {
-            Ok(file) => {
-                findings.push(Finding::fine("configuration", format!("{} can be read", path.display())));
-                data_dir = data_dir.or(file.data_dir);
-            }
-            Err(problem) => findings.push(Finding::bad(
-                State::Failing,
-                "configuration",
-                problem.to_string(),
-                "correct it; `tidegate config check` says more",
-            )),
+/// The server's configuration file, if it is known.
+fn configuration(args: &DoctorArgs) -> (Vec<Finding>, File) {
+    let Some(path) = &args.config else { return Default::default() };
+    match File::read(path) {
+        Ok(file) => (vec![Finding::fine("configuration", format!("{} can be read", path.display()))], file),
+        Err(problem) => {
+            let remedy = "correct it; `tidegate config check` says more";
+            let finding = Finding::bad(State::Failing, "configuration", problem.to_string(), remedy);
+            (vec![finding], File::default())
         }
     }
-    let data_dir = data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
+}
+
+/// The servers that a shared store lives on.
+async fn servers(args: &DoctorArgs, file: &File) -> Vec<Finding> {
+    let given = |flag: &Option<String>, file: &Option<Address>| {
+        flag.clone().map(Address).or_else(|| file.clone()).filter(|url| !url.0.is_empty())
+    };
+    let mut symptoms = Vec::new();
+    if let Some(url) = given(&args.store, &file.store.url).filter(|url| url.0.starts_with("postgres")) {
+        symptoms.extend(checkup::database(&url).await);
+    }
+    if let Some(url) = given(&args.redis, &file.redis.url) {
+        symptoms.extend(checkup::redis_server(&url).await);
+    }
+    symptoms.into_iter().map(Finding::from).collect()
+}
+
+impl From<Symptom> for Finding {
+    fn from(symptom: Symptom) -> Self {
+        let state = match symptom.severity {
+            Severity::Fine => State::Fine,
+            Severity::Warning => State::Warning,
+            Severity::Failing => State::Failing,
+        };
+        Self { check: symptom.check.to_owned(), state, detail: symptom.detail, remedy: symptom.remedy }
+    }
+}
+
+/// What this machine can tell.
+fn local(args: &DoctorArgs, file: File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let data_dir = args.data_dir.clone().or(file.data_dir).unwrap_or_else(|| DATA_DIR_DEFAULT.into());
     // Absent means that the server is on another machine.
     if data_dir.is_dir() {
         findings.push(data(&data_dir));

@@ -12,6 +12,7 @@ mod keys;
 mod projects;
 mod quarantine;
 mod replay;
+mod replicas;
 mod resource;
 mod send;
 mod serve;
@@ -121,6 +122,8 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Make or list projects
     Projects(projects::ProjectsArgs),
+    /// List the processes that share the store
+    Replicas(replicas::ReplicasArgs),
 }
 
 /// Runs the command that was asked for.
@@ -148,6 +151,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man => completions::man(),
         Command::Keys(args) => block_on(keys::run(args, &globals)),
         Command::Projects(args) => block_on(projects::run(args, &globals)),
+        Command::Replicas(args) => block_on(replicas::run(args, &globals)),
     }
 }
 

@@ -29,6 +29,13 @@ pub(crate) struct Page {
     cursor: Option<String>,
 }
 
+impl Page {
+    /// All there is, of what comes on one page.
+    pub(crate) fn whole() -> Self {
+        Self { limit: None, cursor: None }
+    }
+}
+
 /// One command's conversation with the API.
 pub(crate) struct Session {
     client: Client,

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use tidegate_core::subscriber::Rate;
 use tidegate_core::time::Span;
 use tidegate_server::boot;
+use tidegate_server::settings::store::{Address, RedisSection, Secrets, StoreSection};
 use tidegate_server::settings::{self, File};
 use tidegate_server::spans::OtlpSection;
 
@@ -21,11 +22,15 @@ Examples:
   tidegate serve --listen 0.0.0.0:8700 --data-dir /var/lib/tidegate --log-format json
   tidegate serve --egress-allow 127.0.0.1/32
       lets webhooks reach this machine over plain http, for example a `tidegate sink`
+  TIDEGATE_STORE=postgres://tidegate:secret@db/tidegate TIDEGATE_MASTER_KEY=… tidegate serve
+      one of any number of processes that share a PostgreSQL database
 
 Only from the environment, because other users of a machine can read command lines:
   TIDEGATE_ADMIN_KEY   the first admin key (tgk_…, 32 to 128 characters) instead of a generated one
-  TIDEGATE_MASTER_KEY  32 bytes in base64 that encrypt secrets at rest; otherwise a file beside the data
+  TIDEGATE_MASTER_KEY  32 bytes in base64 that encrypt secrets at rest; otherwise a file beside the data.
+                       With PostgreSQL it is required, the same for all
   TIDEGATE_MASTER_KEY_PREVIOUS  the one before it, until the log says that everything is sealed with the new one
+  TIDEGATE_MASTER_KEY_NEXT      the one after it, for all that share a store before the first of them changes
 
 SIGTERM stops gracefully: nothing new is accepted, what is under way is finished.";
 
@@ -39,12 +44,15 @@ pub(crate) struct ServeArgs {
     /// Where the data lives, created when missing [default: ./tidegate-data]
     #[arg(long, env = "TIDEGATE_DATA_DIR", value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The store of record, for example postgres://…; without it SQLite in the data directory
+    /// The store of record: postgres://… (better as the variable, for its password), or SQLite in the data directory
     #[arg(long, env = "TIDEGATE_STORE", value_name = "URL", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// Redis for wake-ups and gate tokens between replicas; it never holds an event
+    /// Redis for wake-ups and shared rates between processes that share PostgreSQL; it never holds an event
     #[arg(long, env = "TIDEGATE_REDIS", value_name = "URL", hide_env_values = true)]
     pub(crate) redis: Option<String>,
+    /// A file with the master key, instead of the variable
+    #[arg(long, env = "TIDEGATE_MASTER_KEY_FILE", value_name = "FILE")]
+    pub(crate) master_key_file: Option<PathBuf>,
     /// A range that webhooks may reach although it is not public (repeatable; comma separated in the variable)
     #[arg(long, env = "TIDEGATE_EGRESS_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) egress_allow: Vec<String>,
@@ -157,15 +165,16 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         None => File::default(),
     };
     let secret = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let (master_key, previous) = (secret("TIDEGATE_MASTER_KEY"), secret("TIDEGATE_MASTER_KEY_PREVIOUS"));
-    let settings = otel_environment().overridden_by(file).overridden_by(flags(args)).settle(
-        secret("TIDEGATE_ADMIN_KEY"),
-        master_key.as_deref(),
-        previous.as_deref(),
-    )?;
-    let data_dir = settings.data_dir.display().to_string();
+    let secrets = Secrets {
+        admin_key: secret("TIDEGATE_ADMIN_KEY"),
+        master_key: secret("TIDEGATE_MASTER_KEY"),
+        master_key_previous: secret("TIDEGATE_MASTER_KEY_PREVIOUS"),
+        master_key_next: secret("TIDEGATE_MASTER_KEY_NEXT"),
+    };
+    let settings = otel_environment().overridden_by(file).overridden_by(flags(args)).settle(secrets)?;
+    let place = settings.place();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    boot::run(settings, |address, first_key| announce(scheme, address, &data_dir, first_key))?;
+    boot::run(settings, |address, first_key| announce(scheme, address, &place, first_key))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -186,8 +195,9 @@ fn flags(args: ServeArgs) -> File {
     File {
         listen: args.listen,
         data_dir: args.data_dir,
-        store: settings::StoreSection { url: args.store, disk_reserve: args.disk_reserve },
-        redis: settings::RedisSection { url: args.redis },
+        store: StoreSection { url: args.store.map(Address), disk_reserve: args.disk_reserve },
+        redis: RedisSection { url: args.redis.map(Address) },
+        master_key_file: args.master_key_file,
         egress: settings::EgressSection { allow: args.egress_allow, origin: args.egress_origin },
         log: settings::LogSection { format },
         deliver: settings::DeliverSection {
@@ -218,8 +228,8 @@ fn flags(args: ServeArgs) -> File {
 }
 
 /// The first words of a server; with the first key, the next step.
-fn announce(scheme: &str, address: SocketAddr, data_dir: &str, first_key: Option<&str>) {
-    println!("tidegate {} listens at {scheme}://{address}, data in {data_dir}", env!("CARGO_PKG_VERSION"));
+fn announce(scheme: &str, address: SocketAddr, place: &str, first_key: Option<&str>) {
+    println!("tidegate {} listens at {scheme}://{address}, data in {place}", env!("CARGO_PKG_VERSION"));
     let Some(key) = first_key else { return };
     println!();
     println!("admin key, shown this once:  {key}");

@@ -93,16 +93,25 @@ pub(in crate::api) async fn change(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let _one_at_a_time = app.patching.lock().await;
-    let endpoint = find(&app, &caller, &id)?;
-    let (patched, secret) = amend(endpoint.definition(), &body)?;
+    let mut patching = app.patching().await;
+    loop {
+        let answer = put(&app, &caller, &id, &body).await;
+        if let Some(answer) = patching.settled(answer).await {
+            return answer;
+        }
+    }
+}
+
+async fn put(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {
+    let endpoint = find(app, caller, id)?;
+    let (patched, secret) = amend(endpoint.definition(), body)?;
     patched.validate(&|url| app.check_url(url), &check_headers).map_err(in_their_words)?;
     let nonce = app.parts.entropy.bytes();
     let (definition, hidden) = (!patched.changed.is_empty())
-        .then(|| app.parts.rosters.part(caller.project, &id, &patched.definition, nonce))
+        .then(|| app.parts.rosters.part(caller.project, id, &patched.definition, nonce))
         .unzip();
     let seal = |secret: &String| {
-        let sealed = app.parts.rosters.seal(caller.project, &id, secret, app.parts.entropy.bytes());
+        let sealed = app.parts.rosters.seal(caller.project, id, secret, app.parts.entropy.bytes());
         NewSecret { sealed, grace_until: None }
     };
     let update = SubscriberUpdate {
@@ -112,11 +121,12 @@ pub(in crate::api) async fn change(
         secret: secret.as_ref().map(seal),
         verification: verification_update(endpoint.definition(), &patched.definition),
         reorders: patched.changed.contains(&Section::Order),
+        based_on: Some(endpoint.version),
     };
     let no = endpoint.rule.no;
     app.change(Change::UpdateSubscriber { project: caller.project, no, update }).await?;
-    let endpoint = find(&app, &caller, &id)?;
-    let mut answer = shown(&endpoint, last_success(&app, &caller, &endpoint).await?);
+    let endpoint = find(app, caller, id)?;
+    let mut answer = shown(&endpoint, last_success(app, caller, &endpoint).await?);
     warn(&mut answer, &endpoint, warning(secret.as_deref()));
     Ok(json_answer(StatusCode::OK, &answer))
 }

@@ -1,0 +1,144 @@
+//! Beat: says every second that this process lives, and hears who else does.
+//!
+//! Only for a store that is shared. A beat that comes through renews the lease that everybody asks before they act
+//! (`standing`), moves the clock to the store's, divides limits among those that live, and tells the [`Lookout`] what it saw: who expired, that the
+//! configuration moved on. A beat that finds its process declared dead leaves the rest to the group commit, which finds the
+//! same and begins a new life.
+//!
+//! Does not: anything that takes long. The next beat must be on time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::lease::{BEAT_EVERY, BEAT_TIMEOUT, Vigil, correction_ms};
+use tidegate_core::schedule::{Share, flock};
+use tidegate_store::coordination::News;
+use tidegate_store::{Beat, Error, Load, Store};
+
+use super::Parts;
+use super::desk::Desk;
+use super::lookout::Lookout;
+use super::persist::Persist;
+use crate::clock::Clock;
+use crate::roster::Rosters;
+use crate::standing::Standing;
+use crate::watch::Watch;
+
+/// Every so many beats everything is looked at, whatever was told: hints may be lost.
+const LOOK_EVERY_BEATS: u64 = 5;
+
+pub(super) struct Beats {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    standing: Arc<Standing>,
+    rosters: Arc<Rosters>,
+    watch: Arc<Watch>,
+    desk: Arc<Desk>,
+    persist: Arc<Persist>,
+    lookout: Arc<Lookout>,
+    vigil: Vigil,
+    count: u64,
+    has_failed: bool,
+    /// Those among whom limits are divided.
+    flock: i64,
+}
+
+impl Beats {
+    pub(super) fn new(parts: &Parts, desk: Arc<Desk>, persist: Arc<Persist>, lookout: Arc<Lookout>) -> Self {
+        Self {
+            store: Arc::clone(&parts.store),
+            clock: parts.clock.clone(),
+            standing: Arc::clone(&parts.standing),
+            rosters: Arc::clone(&parts.rosters),
+            watch: Arc::clone(&parts.watch),
+            desk,
+            persist,
+            lookout,
+            vigil: Vigil::default(),
+            count: 0,
+            has_failed: false,
+            flock: 0,
+        }
+    }
+
+    /// For as long as the process lives.
+    pub(super) async fn run(mut self) {
+        loop {
+            let (began, flock) = (self.clock.steady(), self.flock);
+            self.beat(began).await;
+            // Others wait to be told that this process knows who lives.
+            if self.flock != flock {
+                continue;
+            }
+            let spent = self.clock.steady().saturating_sub(began);
+            self.clock.pause(BEAT_EVERY.saturating_sub(spent)).await;
+        }
+    }
+
+    async fn beat(&mut self, began: Duration) {
+        let obeys = if self.desk.obeys() { self.flock } else { 0 };
+        let load = Load { streams: self.watch.open() as u64, obeys, ..self.desk.load() };
+        let life = self.store.incarnation();
+        let beating = tokio::select! {
+            biased;
+            beat = self.store.beat(load) => beat,
+            () = self.clock.pause(BEAT_TIMEOUT) => Err(Error::Unavailable("a beat took too long".to_owned())),
+        };
+        // A new life has begun meanwhile: whatever this says is about the old one.
+        if self.store.incarnation() != life {
+            return;
+        }
+        match beating {
+            Ok(beat) => self.heard(&beat, began),
+            Err(Error::Fenced) => self.persist.look_again(),
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    tracing::warn!(%error, "the store does not hear that this process lives");
+                }
+            }
+        }
+        self.standing.set_heard(!self.has_failed);
+    }
+
+    /// Limits are divided among those that live; see `tidegate_core::schedule`.
+    fn divide(&mut self, beat: &Beat) {
+        let Some(rank) = beat.rank() else { return };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let share = Share { rank: count(rank), replicas: count(beat.replicas.len()) };
+        self.flock = flock(beat.replicas.iter().map(|replica| replica.incarnation));
+        self.persist.release(self.desk.propose(share));
+        let all_obey = beat.replicas.iter().all(|replica| replica.load.obeys == self.flock);
+        if all_obey || share.replicas == 1 {
+            self.persist.release(self.desk.agree());
+        }
+    }
+
+    fn heard(&mut self, beat: &Beat, began: Duration) {
+        if std::mem::take(&mut self.has_failed) {
+            tracing::info!("the store hears this process again");
+        }
+        if let Some(theirs) = beat.now {
+            let round_trip = self.clock.steady().saturating_sub(began);
+            self.clock.follow(correction_ms(self.clock.now(), theirs, round_trip));
+        }
+        if self.standing.renew(began) {
+            self.desk.ring();
+        }
+        self.vigil.beat(began);
+        self.divide(beat);
+        self.count += 1;
+        if self.standing.meet(beat) || self.count.is_multiple_of(LOOK_EVERY_BEATS) {
+            self.lookout.report(News::everything());
+        }
+        if beat.version.is_some_and(|version| version > self.rosters.current().version) {
+            self.lookout.report(News::configuration());
+        }
+        if self.standing.fellows().replicas.len() > 1 {
+            // Others may have accepted events before they knew that somebody looks on here.
+            self.watch.stir();
+        }
+        if self.vigil.may_take_over() {
+            self.lookout.report_expired(&beat.expired);
+        }
+    }
+}

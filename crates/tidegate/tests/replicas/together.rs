@@ -1,0 +1,141 @@
+//! Processes that share a store act as one.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, alive, event, events};
+use crate::receiver::Receiver;
+use crate::server::{ADMIN_KEY, Server};
+
+/// How often each event arrived.
+fn counts(hook: &Receiver, at_least: usize) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let mut count = |id: String| *counts.entry(id).or_insert(0) += 1;
+    hook.ids(at_least).into_iter().for_each(&mut count);
+    hook.rest().iter().for_each(|arrival| count(arrival.event_id()));
+    counts
+}
+
+/// Everything that was accepted has come to its end.
+fn at_rest(server: &Server) {
+    for status in ["pending", "retrying"] {
+        server.admin().until(&format!("/v1/deliveries?status={status}"), |answer| {
+            answer["items"].as_array().is_some_and(Vec::is_empty)
+        });
+    }
+}
+
+#[test]
+fn what_any_of_them_accepts_is_delivered_once() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    let hook = Receiver::start();
+    a.subscribe(&hook, &Value::Null);
+    a.admin().publish(&events("a", 200));
+    b.admin().publish(&events("b", 200));
+    b.admin().publish(&events("a", 3));
+    let counts = counts(&hook, 400);
+    at_rest(&a);
+    assert_eq!(counts.len(), 400);
+    assert!(counts.values().all(|count| *count == 1) && hook.rest().is_empty(), "{counts:?}");
+}
+
+#[test]
+fn a_subscriber_made_on_one_gets_the_next_event_of_the_other() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    for n in 0..10 {
+        let hook = Receiver::start();
+        let subscriber = a.subscribe(&hook, &json!({ "match": { "types": [format!("t{n}")] } }));
+        b.admin().publish(&json!({ "id": format!("e{n}"), "source": "s", "type": format!("t{n}") }));
+        let arrival = hook.next();
+        arrival.verify(&subscriber.secret);
+        let rotated =
+            b.admin().post(&format!("{}/rotate-secret", subscriber.path), &json!({ "grace": "0s" }));
+        let secret = rotated.expect(200)["secret"].as_str().expect("a secret").to_owned();
+        a.admin().publish(&json!({ "id": format!("f{n}"), "source": "s", "type": format!("t{n}") }));
+        hook.next().verify(&secret);
+    }
+}
+
+#[test]
+fn a_pause_on_one_stops_the_other_and_a_key_deleted_there_opens_nothing_here() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    let hook = Receiver::start();
+    let subscriber = a.subscribe(&hook, &Value::Null);
+    a.admin().post(&format!("{}/pause", subscriber.path), &Value::Null).expect(200);
+    b.admin().publish(&event("held"));
+    let held = |answer: &Value| answer["items"].as_array().is_some_and(|items| items.len() == 1);
+    b.admin().until("/v1/deliveries?status=held", held);
+    assert!(hook.rest().is_empty(), "a pause holds for all");
+    b.admin().post(&format!("{}/resume", subscriber.path), &Value::Null).expect(200);
+    assert_eq!(hook.ids(1), ["held"]);
+    let made = a.admin().post("/v1/keys", &json!({ "project": "default", "role": "viewer" })).expect(201);
+    let key = made["key"].as_str().expect("a key").to_owned();
+    let viewer = b.admin().with_key(&key);
+    assert!(crate::client::within_patience(|| viewer.get("/v1/subscribers").status == 200));
+    a.admin().delete(&format!("/v1/keys/{}", made["id"].as_str().expect("an id")));
+    assert!(crate::client::within_patience(|| viewer.get("/v1/subscribers").status == 401));
+}
+
+#[test]
+fn the_order_of_a_lane_holds_whoever_accepts() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    let hook = Receiver::start();
+    a.subscribe(&hook, &json!({ "order": { "by": "data.user" } }));
+    let mut expected = Vec::new();
+    for n in 0..60 {
+        let server = if n % 3 == 0 { &a } else { &b };
+        let id = format!("e{n:02}");
+        server.admin().publish(&json!({ "id": id, "source": "s", "type": "t", "data": { "user": "u" } }));
+        expected.push(id);
+    }
+    assert_eq!(hook.ids(60), expected);
+}
+
+#[test]
+fn a_stream_shows_what_others_accept() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.join(), cluster.join_with_redis());
+    alive(&a, 2);
+    alive(&b, 2);
+    let mut stream = b.admin().connect();
+    let head = format!(
+        "GET /v1/stream?kinds=event HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("written");
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("a line in time"));
+    assert!(lines.any(|line| line.starts_with("id: ")), "it is open");
+    for n in 0..20 {
+        let server = if n % 2 == 0 { &a } else { &b };
+        let id = format!("e{n}");
+        server.admin().publish(&event(&id));
+        let shown = lines.find(|line| line.starts_with("data: ")).expect("the stream goes on");
+        assert!(shown.contains(&format!("\"id\":\"{id}\"")), "{shown}");
+    }
+}
+
+#[test]
+fn jobs_begun_on_any_of_them_come_to_their_end() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    a.admin().publish(&events("e", 30));
+    let hook = Receiver::start();
+    let subscriber = b.subscribe(&hook, &json!({ "from": "2020-01-01T00:00:00Z" }));
+    let mut ids = hook.ids(30);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 30, "a backfill");
+    let body = json!({ "from": "2020-01-01T00:00:00Z" });
+    let job = b.admin().post(&format!("{}/replay", subscriber.path), &body).expect(202);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().expect("an id"));
+    a.admin().until(&path, |job| job["status"] == "done");
+    let mut ids = hook.ids(30);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 30, "a replay");
+}
