@@ -137,6 +137,7 @@ CREATE TABLE deliveries (
     claims      INTEGER NOT NULL DEFAULT 0,  -- the fencing token of the last claim
     lost        INTEGER NOT NULL DEFAULT 0,  -- claims that ended with their process
     reason      TEXT,
+    record      BYTEA,                       -- the attempt that succeeded: most deliveries have no other
     PRIMARY KEY (id)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1,
         autovacuum_vacuum_cost_delay = 0);
@@ -160,7 +161,8 @@ CREATE TABLE delivery_events (
 );
 CREATE INDEX delivery_events_event ON delivery_events (event);
 
--- What is only ever read whole is one document: how long each part took, and what the receiver said.
+-- Attempts that failed; the one that succeeded stands with its delivery. What is only ever read whole is one document:
+-- how long each part took, and what the receiver said.
 CREATE TABLE attempts (
     delivery BIGINT NOT NULL,
     n        INTEGER NOT NULL,

@@ -156,7 +156,7 @@ async fn round<'a>(
     columns.take_ids(context.conn).await?;
     columns.insert_events(context.conn, &stamp).await?;
     let made = columns.insert_deliveries(context.conn, &stamp).await?;
-    columns.hand_over(context, &made, block);
+    columns.hand_over(context, made, block);
     Ok(())
 }
 

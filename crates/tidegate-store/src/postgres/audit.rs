@@ -66,8 +66,8 @@ const RULES: [(&str, &str); 20] = [
     (
         "attempts are numbered without gaps and counted",
         "SELECT d.id::text FROM deliveries d LEFT JOIN attempts a ON a.delivery = d.id GROUP BY d.id
-         HAVING count(a.n) <> d.attempts OR coalesce(max(a.n), 0) <> d.attempts OR (d.status = 3 AND d.attempts = 0)
-            OR d.tries > d.attempts",
+         HAVING count(a.n) + (d.record IS NOT NULL)::int <> d.attempts OR coalesce(max(a.n), 0) <> count(a.n)
+            OR (d.status = 3) <> (d.record IS NOT NULL) OR (d.status = 3 AND d.attempts = 0) OR d.tries > d.attempts",
     ),
     (
         "a delivery has its subscriber and, while it may be sent, its event, of one project",

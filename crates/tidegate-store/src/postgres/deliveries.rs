@@ -2,6 +2,7 @@
 //! [`lanes`].
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
@@ -43,6 +45,9 @@ pub(super) struct Results {
 /// What is kept of an attempt beside its outcome.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Record<'a> {
+    /// When it began and what was answered, where no columns say so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) began: Option<(i64, Option<u16>)>,
     pub(super) detail: Cow<'a, str>,
     pub(super) phases: Phases,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -56,12 +61,12 @@ pub(super) const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $
     AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, record)),
     done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
             tries = d.tries + i.failure, lost = 0, incarnation = NULL, written = NULL, finished_at = i.ended_at,
-            reason = i.reason
+            reason = i.reason, record = CASE WHEN i.status = 3 THEN i.record END
         FROM i WHERE d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
-        RETURNING i.id, i.n, i.at, i.code, i.error, i.record),
+        RETURNING i.id, i.n, i.at, i.code, i.error, i.record, i.status),
     kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
-        SELECT id, n, at, code, error, record FROM done)
-    SELECT id FROM done";
+        SELECT id, n, at, code, error, record FROM done WHERE status <> 3)
+    SELECT coalesce(array_agg(id), '{}') FROM done";
 
 impl Results {
     pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
@@ -81,6 +86,7 @@ impl Results {
         };
         let attempt = &finished.attempt;
         let record = Record {
+            began: (status == DELIVERED).then_some((attempt.at.as_ms(), attempt.status)),
             detail: Cow::Borrowed(&attempt.detail),
             phases: attempt.phases,
             response: attempt.response.as_ref().map(Cow::Borrowed),
@@ -103,35 +109,52 @@ impl Results {
         self.ids.is_empty()
     }
 
-    /// The rows of those whose claim held.
-    pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<Row>> {
-        conn.rows(
-            FINISH,
-            &[
-                &incarnation,
-                &self.ids,
-                &self.tokens,
-                &self.numbers,
-                &self.statuses,
-                &self.due_at,
-                &self.failures,
-                &self.ended_at,
-                &self.reasons,
-                &self.at,
-                &self.codes,
-                &self.errors,
-                &self.records,
-            ],
-        )
-        .await
+    /// The types of [`FINISH`]'s values.
+    pub(super) const TYPES: [&'static str; 13] = [
+        "bigint",
+        "bigint[]",
+        "int[]",
+        "int[]",
+        "smallint[]",
+        "bigint[]",
+        "int[]",
+        "bigint[]",
+        "text[]",
+        "bigint[]",
+        "int[]",
+        "text[]",
+        "bytea[]",
+    ];
+
+    pub(super) fn values<'a>(&'a self, incarnation: &'a i64) -> [&'a (dyn ToSql + Sync); 13] {
+        [
+            incarnation,
+            &self.ids,
+            &self.tokens,
+            &self.numbers,
+            &self.statuses,
+            &self.due_at,
+            &self.failures,
+            &self.ended_at,
+            &self.reasons,
+            &self.at,
+            &self.codes,
+            &self.errors,
+            &self.records,
+        ]
+    }
+
+    /// Writes them; says whose claim held.
+    pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
+        Ok(conn.only(FINISH, &self.values(&incarnation)).await?.get(0))
     }
 }
 
 /// What the results led to beyond their rows; says in which lanes it is somebody else's turn now.
-pub(super) fn finished(context: &mut Context<'_>, rows: &[Row]) -> Lanes {
+pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lanes {
     let group = context.group;
-    context.out.stale += (group.results.len() - rows.len()) as u64;
-    let held: std::collections::BTreeSet<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
+    context.out.stale += (group.results.len() - counted.len()) as u64;
+    let held: BTreeSet<DeliveryNo> = counted.iter().copied().collect();
     let mut touched = Lanes::new();
     for finished in group.results.iter().filter(|finished| held.contains(&finished.claim.delivery)) {
         if let Next::RetryAt(at) | Next::PostponedTo(at) = &finished.next {

@@ -8,6 +8,7 @@
 //! how another one takes over what it held.
 
 mod admit;
+mod at_once;
 mod catalog;
 mod commit;
 mod configuration;

@@ -124,7 +124,9 @@ pub(super) async fn list(
     Ok(Page { items: delivery_rows(conn, &rows).await?, next })
 }
 
-const ATTEMPTS: &str = "SELECT n, at, status, error, record FROM attempts WHERE delivery = $1 ORDER BY n";
+const ATTEMPTS: &str = "SELECT n, at, status, error, record FROM attempts WHERE delivery = $1
+    UNION ALL SELECT attempts, finished_at, NULL, NULL, record FROM deliveries WHERE id = $1 AND record IS NOT NULL
+    ORDER BY n";
 
 pub(super) async fn one(
     conn: &Conn,
@@ -152,9 +154,11 @@ pub(super) async fn among(
 
 fn attempt_row(row: &Row) -> AttemptRow {
     let record: Option<Record<'_>> = serde_json::from_slice(row.get(4)).ok();
+    let columns = (row.get(1), row.get::<_, Option<i32>>(2).and_then(|status| u16::try_from(status).ok()));
+    let (at, status) = record.as_ref().and_then(|record| record.began).unwrap_or(columns);
     let attempt = Attempt {
-        at: Timestamp::from_ms(row.get(1)),
-        status: row.get::<_, Option<i32>>(2).and_then(|status| u16::try_from(status).ok()),
+        at: Timestamp::from_ms(at),
+        status,
         error: row.get::<_, Option<&str>>(3).and_then(ErrorClass::parse),
         detail: record.as_ref().map(|record| record.detail.to_string()).unwrap_or_default(),
         phases: record.as_ref().map(|record| record.phases).unwrap_or_default(),

@@ -7,7 +7,7 @@
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
-use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::deliveries::{CLAIMED, DUE};
@@ -24,6 +24,49 @@ pub(super) struct Entry<'a> {
     pub(super) project: ProjectNo,
     pub(super) routed: &'a RoutedUnit,
 }
+
+/// Ids in the order of their keys.
+pub(super) struct SortedIds<'a> {
+    high: Vec<i64>,
+    low: Vec<i64>,
+    places: Vec<i64>,
+    prints: Vec<&'a [u8]>,
+}
+
+impl SortedIds<'_> {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.high, &self.low, &self.places, &self.prints]
+    }
+}
+
+/// Per delivery: the place, project and key of its event.
+pub(super) struct Routes {
+    events: Vec<i64>,
+    projects: Vec<i64>,
+    high: Vec<i64>,
+    low: Vec<i64>,
+}
+
+/// The types of the values of the statements below.
+pub(super) const TAKE_IDS_TYPES: [&str; 4] = ["bigint[]", "bigint[]", "bigint[]", "bytea[]"];
+pub(super) const INSERT_EVENTS_TYPES: [&str; 15] = [
+    "bigint", "bigint", "bigint", "bigint", "bigint[]", "bigint[]", "bigint[]", "bigint[]", "bigint[]",
+    "bytea[]", "bytea[]", "bytea[]", "bytea[]", "bytea[]", "text",
+];
+pub(super) const INSERT_DELIVERIES_TYPES: [&str; 12] = [
+    "bigint",
+    "bigint",
+    "bigint",
+    "bigint[]",
+    "bigint[]",
+    "bigint[]",
+    "bigint[]",
+    "bigint[]",
+    "bigint[]",
+    "bigint[]",
+    "smallint[]",
+    "text",
+];
 
 /// Units to be written, as columns.
 #[derive(Default)]
@@ -85,7 +128,7 @@ const ROUTES: &str =
 
 /// The deliveries of those events, where none has a lane.
 pub(super) fn insert_plain() -> String {
-    format!("{DELIVERIES} FROM {ROUTES} RETURNING id & 1048575, status")
+    format!("{DELIVERIES} FROM {ROUTES} RETURNING id & 1048575 AS place, status")
 }
 
 /// The same with lanes: whoever finds its lane in use, or behind a backfill, waits.
@@ -97,7 +140,7 @@ pub(super) fn insert_laned() -> String {
                     AND o.lane IS NOT NULL AND o.status < 3)
                 OR EXISTS (SELECT 1 FROM subscribers s WHERE s.no = i.subscriber AND s.backfill_after IS NOT NULL))
             THEN 2::smallint ELSE i.status END AS status
-        FROM {ROUTES}) i ORDER BY i.place RETURNING id & 1048575, status"
+        FROM {ROUTES}) i ORDER BY i.place RETURNING id & 1048575 AS place, status"
     )
 }
 
@@ -167,10 +210,18 @@ impl<'a> Columns<'a> {
 
     /// Takes the ids; brings the places of those that were free.
     pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<i64>> {
-        let column = |values: &[i64]| self.sorted.iter().map(|index| values[*index]).collect::<Vec<i64>>();
-        let prints: Vec<&[u8]> = self.sorted.iter().map(|index| self.prints[*index]).collect();
-        let (high, low, places) = (column(&self.high), column(&self.low), column(&self.event_places));
-        Ok(conn.only(TAKE_IDS, &[&high, &low, &places, &prints]).await?.get(0))
+        Ok(conn.only(TAKE_IDS, &self.sorted_ids().values()).await?.get(0))
+    }
+
+    /// The ids, in the order in which they are taken.
+    pub(super) fn sorted_ids(&self) -> SortedIds<'a> {
+        let column = |values: &[i64]| self.sorted.iter().map(|index| values[*index]).collect();
+        SortedIds {
+            high: column(&self.high),
+            low: column(&self.low),
+            places: column(&self.event_places),
+            prints: self.sorted.iter().map(|index| self.prints[*index]).collect(),
+        }
     }
 
     /// Per event, whether its id was free.
@@ -185,56 +236,82 @@ impl<'a> Columns<'a> {
     }
 
     pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp) -> Asked<u64> {
-        conn.execute(
-            INSERT_EVENTS,
-            &[
-                &stamp.incarnation,
-                &stamp.written,
-                &stamp.version,
-                &stamp.now,
-                &self.event_places,
-                &self.projects,
-                &self.times,
-                &self.high,
-                &self.low,
-                &self.sources,
-                &self.ids,
-                &self.types,
-                &self.subjects,
-                &self.bodies,
-                &self.owners.len().to_string(),
-            ],
-        )
-        .await
+        conn.execute(INSERT_EVENTS, &self.event_values(stamp, &self.count())).await
     }
 
-    pub(super) async fn insert_deliveries(&self, conn: &Conn, stamp: &Stamp) -> Asked<Vec<Row>> {
-        if self.subscribers.is_empty() {
+    pub(super) fn event_values<'b>(
+        &'b self,
+        stamp: &'b Stamp,
+        count: &'b String,
+    ) -> [&'b (dyn ToSql + Sync); 15] {
+        [
+            &stamp.incarnation,
+            &stamp.written,
+            &stamp.version,
+            &stamp.now,
+            &self.event_places,
+            &self.projects,
+            &self.times,
+            &self.high,
+            &self.low,
+            &self.sources,
+            &self.ids,
+            &self.types,
+            &self.subjects,
+            &self.bodies,
+            count,
+        ]
+    }
+
+    pub(super) async fn insert_deliveries(&self, conn: &Conn, stamp: &Stamp) -> Asked<Vec<(i64, i16)>> {
+        if !self.has_deliveries() {
             return Ok(Vec::new());
         }
-        let of_event =
-            |values: &[i64]| self.delivery_events.iter().map(|index| values[*index]).collect::<Vec<i64>>();
-        let (events, projects) = (of_event(&self.event_places), of_event(&self.projects));
-        let (high, low) = (of_event(&self.high), of_event(&self.low));
         let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
-        conn.rows(
-            &sql,
-            &[
-                &stamp.incarnation,
-                &stamp.written,
-                &stamp.now,
-                &self.delivery_places,
-                &events,
-                &projects,
-                &high,
-                &low,
-                &self.subscribers,
-                &self.lanes,
-                &self.wanted,
-                &self.owners.len().to_string(),
-            ],
-        )
-        .await
+        let rows = conn.rows(&sql, &self.delivery_values(stamp, &self.routes(), &self.count())).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    /// What deliveries say about their events.
+    pub(super) fn routes(&self) -> Routes {
+        let column = |values: &[i64]| self.delivery_events.iter().map(|index| values[*index]).collect();
+        Routes {
+            events: column(&self.event_places),
+            projects: column(&self.projects),
+            high: column(&self.high),
+            low: column(&self.low),
+        }
+    }
+
+    pub(super) fn delivery_values<'b>(
+        &'b self,
+        stamp: &'b Stamp,
+        routes: &'b Routes,
+        count: &'b String,
+    ) -> [&'b (dyn ToSql + Sync); 12] {
+        [
+            &stamp.incarnation,
+            &stamp.written,
+            &stamp.now,
+            &self.delivery_places,
+            &routes.events,
+            &routes.projects,
+            &routes.high,
+            &routes.low,
+            &self.subscribers,
+            &self.lanes,
+            &self.wanted,
+            count,
+        ]
+    }
+
+    /// How many events, as the statements compare it.
+    pub(super) fn count(&self) -> String {
+        self.owners.len().to_string()
+    }
+
+    pub(super) fn has_deliveries(&self) -> bool {
+        !self.subscribers.is_empty()
     }
 
     /// The lanes its deliveries are in.
@@ -248,8 +325,7 @@ impl<'a> Columns<'a> {
     }
 
     /// What was written goes to memory or is due in the store.
-    pub(super) fn hand_over(&self, context: &mut Context<'_>, rows: &[Row], block: i64) {
-        let mut made: Vec<(i64, i16)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    pub(super) fn hand_over(&self, context: &mut Context<'_>, mut made: Vec<(i64, i16)>, block: i64) {
         made.sort_unstable();
         for (place, status) in made {
             let Ok(index) = self.delivery_places.binary_search(&place) else { continue };

@@ -1,35 +1,37 @@
 //! The statements of one group, from BEGIN to COMMIT.
 //!
-//! An ordinary group (results and events) is one round trip: its statements follow each other without waiting for
-//! answers, and those that must not be true together with the rest (the configuration moved, this process was declared
-//! dead) end the transaction on the server. Whatever needs a decision in between takes the same steps one at a time.
+//! An ordinary group (results and events) is one round trip, see `at_once.rs`: what must not be true together with the
+//! rest (the configuration moved, this process was declared dead) ends the transaction on the server. Whatever needs a
+//! decision in between takes the same steps one at a time.
 
 use std::collections::BTreeSet;
 
-use tidegate_core::id::{Lane, SubscriberNo};
-use tokio_postgres::Row;
+use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
+use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::deliveries::{self, Results};
 use super::lanes::{self, Lanes};
 use super::open::{BLOCK_BITS, CONFIGURATION};
-use super::submit::{self, Columns, Entry, Stamp};
-use super::{admit, configuration, events, jobs};
+use super::submit::{Columns, Entry, Stamp};
+use super::{admit, at_once, configuration, events, jobs};
 use crate::{Admission, Committed, Group, Room};
 
 /// The first number of a new block.
 pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
 
 /// Renews this life, and takes part in the configuration and in what readers must wait for.
-const ENTER: &str =
+pub(super) const ENTER: &str =
     "WITH mine AS (UPDATE replicas SET written = $3, at = $7 WHERE incarnation = $1 AND session = $2 RETURNING 1)
     SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('taken over', 'TG002') END,
         pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
     FROM numbers";
 
+pub(super) const ENTER_TYPES: [&str; 7] = ["bigint", "bigint", "bigint", "int", "int", "bigint", "bigint"];
+
 /// Ends a group that was routed by another configuration. After [`ENTER`], so that what it sees stays true until the
 /// group has ended.
-const CHECK: &str =
+pub(super) const CHECK: &str =
     "SELECT CASE WHEN version <> $1 THEN refuse(version::text, 'TG001') END FROM installation";
 
 /// What the statements of one group share.
@@ -122,41 +124,36 @@ fn collect<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
     columns.places() < 1 << BLOCK_BITS
 }
 
-/// The statements of an ordinary group are there before its transaction begins.
+/// What a session needs before its first group.
 async fn prepare(conn: &Conn) -> Asked<()> {
     if conn.is_prepared() {
         return Ok(());
     }
-    let plain = submit::insert_plain();
-    let laned = submit::insert_laned();
-    let all = [
-        "BEGIN",
-        "COMMIT",
-        ENTER,
-        CHECK,
-        DRAW,
-        lanes::LOCK,
-        deliveries::FINISH,
-        submit::TAKE_IDS,
-        submit::INSERT_EVENTS,
-        &plain,
-        &laned,
-    ];
-    for sql in all {
-        conn.prepared(sql).await?;
-    }
+    conn.client().batch_execute(&at_once::definition()).await?;
+    conn.prepared(&at_once::CALL).await?;
     conn.set_prepared();
     Ok(())
 }
 
-async fn enter(context: &Context<'_>, session: i64) -> Asked<()> {
-    let (conn, tag, now) = (context.conn, events::horizon_tag(context.space), context.group.now.as_ms());
-    conn.only(
-        ENTER,
-        &[&context.incarnation, &session, &context.written, &context.space, &CONFIGURATION, &tag, &now],
-    )
-    .await?;
-    Ok(())
+/// The values of [`ENTER`].
+struct Entering {
+    life: (i64, i64, i64),
+    space: i32,
+    tag: i64,
+    now: i64,
+}
+
+impl Entering {
+    fn of(context: &Context<'_>, session: i64) -> Self {
+        let tag = events::horizon_tag(context.space);
+        let life = (context.incarnation, session, context.written);
+        Self { life, space: context.space, tag, now: context.group.now.as_ms() }
+    }
+
+    fn values(&self) -> [&(dyn ToSql + Sync); 7] {
+        let (incarnation, session, written) = &self.life;
+        [incarnation, session, written, &self.space, &CONFIGURATION, &self.tag, &self.now]
+    }
 }
 
 async fn check_version(context: &Context<'_>) -> Asked<()> {
@@ -166,47 +163,20 @@ async fn check_version(context: &Context<'_>) -> Asked<()> {
     Ok(())
 }
 
-async fn draw(conn: &Conn, is_needed: bool) -> Asked<i64> {
-    if is_needed { Ok(conn.only(DRAW, &[]).await?.get(0)) } else { Ok(0) }
-}
-
-/// An ordinary group: everything is sent, then everything is answered.
+/// An ordinary group: one statement, which is a transaction by itself.
 async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session: i64) -> Asked<()> {
-    let (conn, stamp, has_events) = (context.conn, context.stamp(), !columns.is_empty());
+    let (entering, stamp) = (Entering::of(context, session), context.stamp());
     let results = Results::of(&context.group.results, context.group.now);
-    let (begun, entered, checked, locked, finished, block, taken, written, made, ended) = tokio::join!(
-        biased;
-        conn.execute("BEGIN", &[]),
-        enter(context, session),
-        check_version(context),
-        lock(context, columns.lanes()),
-        finish(conn, &results, stamp.incarnation),
-        draw(conn, has_events),
-        async { if has_events { columns.take_ids(conn).await } else { Ok(Vec::new()) } },
-        async { if has_events { columns.insert_events(conn, &stamp).await } else { Ok(0) } },
-        columns.insert_deliveries(conn, &stamp),
-        conn.execute("COMMIT", &[]),
-    );
-    begun?;
-    entered?;
-    checked?;
-    locked?;
-    let (finished, block, taken) = (finished?, block?, taken?);
-    written?;
-    let made = made?;
-    ended?;
-    deliveries::finished(context, &finished);
-    columns.hand_over(context, &made, block);
+    let (written, lanes) = ((&results, columns), (context.space, &columns.lanes()));
+    let done = at_once::write(context.conn, &entering.values(), &stamp, written, lanes).await?;
+    deliveries::finished(context, &done.finished);
+    columns.hand_over(context, done.made, done.block);
     // Known ones are compared with what is there; that they are there is on disk already.
-    context.out.submissions = admit::answers(context, columns, &taken).await?;
+    context.out.submissions = admit::answers(context, columns, &done.taken).await?;
     Ok(())
 }
 
-async fn lock(context: &Context<'_>, lanes: Lanes) -> Asked<()> {
-    lanes::lock(context.conn, context.space, &lanes).await
-}
-
-async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<Row>> {
+async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
     if results.is_empty() { Ok(Vec::new()) } else { results.write(conn, incarnation).await }
 }
 
@@ -214,13 +184,13 @@ async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<R
 async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
     conn.execute("BEGIN", &[]).await?;
-    enter(context, session).await?;
+    conn.only(ENTER, &Entering::of(context, session).values()).await?;
     check_version(context).await?;
     lock_lanes(context).await?;
     deliveries::freeze(context).await?;
     let results = Results::of(&group.results, group.now);
-    let rows = finish(conn, &results, context.incarnation).await?;
-    let touched = deliveries::finished(context, &rows);
+    let counted = finish(conn, &results, context.incarnation).await?;
+    let touched = deliveries::finished(context, &counted);
     lanes::let_next_go(context, &touched).await?;
     for (subscriber, since) in &group.streaks {
         configuration::keep_streak(conn, *subscriber, *since).await?;

@@ -1,4 +1,4 @@
-//! A way to PostgreSQL that can be cut at the worst moment: when a COMMIT is on its way there, or its answer on its way
+//! A way to PostgreSQL that can be cut at the worst moment: when a group is on its way there, or its answer on its way
 //! back.
 
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Proxy {
         self.url.clone()
     }
 
-    /// Cuts the connection of whoever commits next: `done` tells whether the server still hears of it.
-    pub(crate) fn cut_at_next_commit(&self, done: bool) {
+    /// Cuts the connection of whoever writes next: `done` tells whether the server still hears of it.
+    pub(crate) fn cut_at_next_group(&self, done: bool) {
         self.order.store(if done { CUT_ANSWER } else { CUT_REQUEST }, Ordering::SeqCst);
     }
 
@@ -60,13 +60,13 @@ async fn accept(listener: TcpListener, target: String, order: Arc<AtomicU8>) {
     }
 }
 
-/// Ends, and with it the connection, at the first piece that says COMMIT or asks for it while that is ordered.
+/// Ends, and with it the connection, at the first request, or the first answer that tells the end of a statement, while
+/// that is ordered. An ordinary group is one statement, on disk when it is answered.
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, order: Arc<AtomicU8>, cuts_at: u8) {
     let mut piece = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
-        let is_commit = piece[..count].windows(7).any(|part| part == b"COMMIT\0");
-        // Asked for by its prepared statement, a commit does not say its name: any request is as good.
-        let is_meant = is_commit || cuts_at == CUT_REQUEST;
+        let is_end = piece[..count].windows(9).any(|part| part == b"SELECT 1\0");
+        let is_meant = is_end || cuts_at == CUT_REQUEST;
         if is_meant && order.compare_exchange(cuts_at, HAS_CUT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return;
         }

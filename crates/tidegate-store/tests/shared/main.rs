@@ -233,7 +233,7 @@ async fn a_commit_whose_answer_is_lost_is_adopted() {
     let store = schema.open(&proxy.url(), NOW).await;
     assert_eq!(statuses(&send(&store, &["0"], &[to]).await), [UnitStatus::Accepted]);
     let group = group(&store, &["1", "0", "2"], &[to]).await;
-    proxy.cut_at_next_commit(true);
+    proxy.cut_at_next_group(true);
     let committed = store.commit(Arc::new(group)).await.unwrap();
     assert!(proxy.has_cut(), "the answer was lost");
     assert_eq!(statuses(&committed), [UnitStatus::Accepted, UnitStatus::Duplicate, UnitStatus::Accepted]);
@@ -250,7 +250,7 @@ async fn a_commit_that_never_arrived_is_refused_and_leaves_nothing() {
     let store = schema.open(&proxy.url(), NOW).await;
     send(&store, &["0"], &[]).await;
     let group = group(&store, &["1"], &[]).await;
-    proxy.cut_at_next_commit(false);
+    proxy.cut_at_next_group(false);
     let refused = store.commit(Arc::new(group)).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     assert!(proxy.has_cut());
