@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use tidegate_core::id::ProjectNo;
 use tidegate_core::key::{self, Role};
 
@@ -33,8 +33,19 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whoever sent this request.
-    pub(crate) fn of(parts: &Parts, app: &App) -> Result<Self, Problem> {
+    /// Whoever brings events. That needs no look at what is true everywhere, for the store refuses what is out of date;
+    /// only a caller that is not known here is looked for.
+    pub(crate) async fn with_events(parts: &Parts, app: &App) -> Result<Self, Problem> {
+        match Self::of(parts, app) {
+            Err(_) if !app.parts.standing.is_alone() => {
+                catch_up(app).await;
+                Self::of(parts, app)
+            }
+            known => known,
+        }
+    }
+
+    fn of(parts: &Parts, app: &App) -> Result<Self, Problem> {
         let roster = app.parts.rosters.current();
         let (key, holder) = holder(parts, &roster).ok_or_else(|| {
             let detail = "send `authorization: Bearer tgk_…` with a valid key";
@@ -90,21 +101,15 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        catch_up(parts, app).await;
+        catch_up(app).await;
         Self::of(parts, app)
     }
 }
 
-/// Others that share the store may have changed who is who a moment ago: whoever asks about that, or shows a key that is
-/// not known here, is answered by what is true now. Events need none of it, for the store refuses what is out of date.
-async fn catch_up(parts: &Parts, app: &App) {
+/// Others that share the store may have changed who is who a moment ago: whoever asks is answered by what is true now.
+async fn catch_up(app: &App) {
     let (standing, rosters) = (&app.parts.standing, &app.parts.rosters);
     if standing.is_alone() || !standing.is_heard() {
-        return;
-    }
-    let brings_events =
-        parts.method == Method::POST && matches!(parts.uri.path(), "/v1/events" | "/api/events/publish");
-    if brings_events && holder(parts, &rosters.current()).is_some() {
         return;
     }
     if let Err(error) = rosters.catch_up().await {

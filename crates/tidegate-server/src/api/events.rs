@@ -58,7 +58,7 @@ fn span_ending(answer: &Answer) -> Ending {
 
 async fn accept(app: &App, request: extract::Request, brought: Option<Carried>) -> Answer {
     let (parts, body) = request.into_parts();
-    let caller = Caller::of(&parts, app)?;
+    let caller = Caller::with_events(&parts, app).await?;
     caller.must_publish()?;
     let ingest = &app.pipeline.ingest;
     let (body, _room) = read_encoded_body(&parts.headers, body, ingest).await?;

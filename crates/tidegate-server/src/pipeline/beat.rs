@@ -106,10 +106,14 @@ impl Beats {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let share = Share { rank: count(rank), replicas: count(beat.replicas.len()) };
         self.flock = flock(beat.replicas.iter().map(|replica| replica.incarnation));
-        self.persist.release(self.desk.propose(share));
+        let mut released = self.desk.propose(share);
         let all_obey = beat.replicas.iter().all(|replica| replica.load.obeys == self.flock);
         if all_obey || share.replicas == 1 {
-            self.persist.release(self.desk.agree());
+            released.extend(self.desk.agree());
+        }
+        if !released.is_empty() {
+            self.persist.release(released);
+            self.lookout.tell_to_look();
         }
     }
 

@@ -82,6 +82,11 @@ impl Lookout {
         }
     }
 
+    /// Others should look at everything: something was given back to the store.
+    pub(super) fn tell_to_look(&self) {
+        self.coordination.tell(News::everything());
+    }
+
     /// Passes on what others tell and tells them what was changed here, for as long as the process lives.
     pub(super) async fn listen(self: Arc<Self>) {
         loop {
@@ -110,7 +115,7 @@ impl Lookout {
     async fn look(&self, news: &News, expired: &BTreeSet<Incarnation>) -> tidegate_store::Result<()> {
         // First of all what should have happened already: a pause, a new secret.
         if news.configuration || news.everything {
-            self.rosters.refresh().await?;
+            self.rosters.catch_up().await?;
         }
         let now = self.clock.now();
         for subscriber in &news.subscribers {

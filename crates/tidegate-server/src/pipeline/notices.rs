@@ -74,10 +74,7 @@ impl Notices {
         if self.standing.is_alone() {
             return (now, self.entropy.u128());
         }
-        let every = i64::try_from(EXHAUSTED_TOLD_EVERY_MS).unwrap_or(i64::MAX);
-        let hash = digest(&SHA256, format!("{} {subscriber}", notice.type_name()).as_bytes());
-        let chance = u128::from_le_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
-        (Timestamp::from_ms(now.as_ms().div_euclid(every) * every), chance)
+        common_name(subscriber, notice, now)
     }
 
     fn may_tell_exhausted(&self, subscriber: SubscriberNo, now: Timestamp) -> bool {
@@ -88,5 +85,33 @@ impl Notices {
         }
         told.insert(subscriber, now);
         true
+    }
+}
+
+/// The same for whoever says the same of a subscriber within one minute.
+fn common_name(subscriber: &str, notice: &Notice, now: Timestamp) -> (Timestamp, u128) {
+    let every = i64::try_from(EXHAUSTED_TOLD_EVERY_MS).unwrap_or(i64::MAX);
+    let hash = digest(&SHA256, format!("{} {subscriber}", notice.type_name()).as_bytes());
+    let chance = u128::from_le_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
+    (Timestamp::from_ms(now.as_ms().div_euclid(every) * every), chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_say_of_a_subscriber_within_a_minute_has_one_id() {
+        let at = Timestamp::from_ms;
+        let id = |subscriber: &str, notice: &Notice, now| {
+            let (at, chance) = common_name(subscriber, notice, now);
+            notice.unit(subscriber, "", at, chance).events[0].id.clone()
+        };
+        let opened = |failures, since| Notice::BreakerOpened { failures, since };
+        let one = id("s", &opened(10, at(60_001)), at(60_001));
+        assert_eq!(one, id("s", &opened(11, at(90_000)), at(119_999)));
+        assert_ne!(one, id("s", &opened(10, at(60_001)), at(120_000)), "another minute");
+        assert_ne!(one, id("t", &opened(10, at(60_001)), at(60_001)), "another subscriber");
+        assert_ne!(one, id("s", &Notice::BreakerClosed { since: at(0) }, at(60_001)), "another thing");
     }
 }

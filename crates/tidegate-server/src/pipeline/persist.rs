@@ -319,7 +319,9 @@ impl Persist {
 
     /// The commit is done: hand over the work, then answer.
     fn settle(&self, mut committed: Committed, batch: Batch) {
-        self.is_healthy.store(true, Ordering::Relaxed);
+        if !self.is_healthy.swap(true, Ordering::Relaxed) {
+            tracing::info!("the store works again");
+        }
         if let Some(coordination) = &self.coordination {
             self.tell(&**coordination, &committed, &batch.group);
         }
@@ -354,8 +356,10 @@ impl Persist {
     /// The commit failed: submitters are told by their dropped channel, results and releases are kept for the next
     /// try. Says whether to give up, as a stopping loop does: the next start finds these claims void anyway.
     fn fail(&self, error: &Error, batch: Batch) -> bool {
-        self.is_healthy.store(false, Ordering::Relaxed);
-        tracing::error!(%error, "the store failed; nothing was accepted");
+        // Told once: until it works again, every try fails the same way.
+        if self.is_healthy.swap(false, Ordering::Relaxed) {
+            tracing::error!(%error, "the store failed: nothing is accepted until it works again");
+        }
         let mut pending = self.lock();
         let mut results = batch.group.results;
         results.append(&mut pending.results);

@@ -200,10 +200,17 @@ impl Shared {
 
 async fn keep_listening(shared: Arc<Shared>) {
     let mut backoff = Backoff::new();
+    let mut is_first = true;
     loop {
+        let gaps = shared.gaps.load(Ordering::Relaxed);
         let ended = listen(&shared, &mut backoff).await;
         if let Err(error) = ended {
-            tracing::warn!(%error, "the other replicas can not be heard through PostgreSQL for now");
+            // Told once per outage.
+            let was_heard = is_first || shared.gaps.load(Ordering::Relaxed) != gaps;
+            is_first = false;
+            if was_heard {
+                tracing::warn!(%error, "the other replicas can not be heard through PostgreSQL for now");
+            }
         }
         backoff.wait().await;
     }

@@ -199,7 +199,8 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 0, "once");
     let refills = vec![Refill { subscriber: to.subscriber, jobs: 10 }];
     let taken = Group { now: NOW, refills, room: Room::new(1 << 20), ..Group::default() };
-    assert_eq!(alive.commit(Arc::new(taken)).await.unwrap().jobs.len(), 2);
+    let taken = alive.commit(Arc::new(taken)).await.unwrap().jobs;
+    assert_eq!(taken.len(), 2);
     // It comes back: neither its results nor new events of its old life count.
     let results = held.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let stale = Group { now: NOW, results, ..Group::default() };
@@ -209,6 +210,13 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     assert!(matches!(dead.beat(Load::default()).await, Err(Error::Fenced)));
     assert!(alive.event(1, "3".to_owned()).await.unwrap().is_empty());
     dead.join(NOW).await.unwrap();
+    // What arrives from one has arrived for all.
+    let later = NOW.plus(Duration::from_secs(1));
+    assert!(!dead.has_delivered(to.subscriber, NOW).await.unwrap());
+    let results = vec![finished(&taken[0], Next::Delivered, later)];
+    alive.commit(Arc::new(Group { now: later, results, ..Group::default() })).await.unwrap();
+    assert!(dead.has_delivered(to.subscriber, NOW).await.unwrap());
+    assert!(!dead.has_delivered(to.subscriber, later).await.unwrap());
     assert_eq!(statuses(&send(&dead, &["3"], &[to]).await), [UnitStatus::Accepted]);
     assert_eq!(alive.beat(Load::default()).await.unwrap().replicas.len(), 2);
 }

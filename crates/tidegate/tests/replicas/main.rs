@@ -4,7 +4,6 @@
 //! a schema of its own and processes that share it. They share the kit of the tests with one process, `tests/it`.
 
 #[path = "../it/client.rs"]
-#[expect(dead_code, reason = "a part of the kit")]
 mod client;
 #[path = "../it/receiver.rs"]
 #[expect(dead_code, reason = "a part of the kit")]

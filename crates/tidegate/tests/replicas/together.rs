@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::cluster::{Cluster, alive, event, events};
 use crate::receiver::Receiver;
 use crate::server::{ADMIN_KEY, Server};
@@ -58,6 +59,35 @@ fn a_subscriber_made_on_one_gets_the_next_event_of_the_other() {
         a.admin().publish(&json!({ "id": format!("f{n}"), "source": "s", "type": format!("t{n}") }));
         hook.next().verify(&secret);
     }
+}
+
+#[test]
+fn no_change_made_on_one_undoes_one_made_on_another() {
+    const ROUNDS: usize = 12;
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    let hook = Receiver::start();
+    let subscriber = a.subscribe(&hook, &Value::Null);
+    // Known everywhere as soon as it was answered anywhere.
+    b.admin().get(&subscriber.path).expect(200);
+    for round in 0..ROUNDS {
+        let (one, two) = (a.admin(), b.admin());
+        let patch = |client: &Client, body: Value| client.patch(&subscriber.path, &body).expect(200);
+        std::thread::scope(|scope| {
+            scope.spawn(|| patch(&one, json!({ "name": format!("n{round}") })));
+            scope.spawn(|| patch(&two, json!({ "limits": { "concurrency": round + 1 } })));
+        });
+        for server in [&a, &b] {
+            let found = server.admin().get(&subscriber.path).expect(200);
+            let expected = (&json!(format!("n{round}")), &json!(round + 1));
+            assert_eq!((&found["name"], &found["limits"]["concurrency"]), expected, "round {round}");
+        }
+    }
+    let key = a.admin().post("/v1/keys", &json!({ "project": "default", "role": "publisher" })).expect(201);
+    let publisher = b.admin().with_key(key["key"].as_str().expect("a key"));
+    publisher.publish(&event("with a key that is new"));
+    a.admin().delete(&subscriber.path).expect(200);
+    b.admin().get(&subscriber.path).problem(404, "not_found");
 }
 
 #[test]
