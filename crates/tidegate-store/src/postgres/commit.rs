@@ -25,6 +25,10 @@ const LOOKS_MAX: u32 = 8;
 /// The pause between two looks, the first time; then twice as long each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// A group waits for nothing but the database. A process that stands still in the middle of one keeps everybody else
+/// from what the group has locked: no longer than until the others may declare it dead.
+const STILL_MAX_MS: u32 = 4_000;
+
 /// States of our own, see `refuse` in the schema.
 const STALE: &str = "TG001";
 const FENCED: &str = "TG002";
@@ -197,6 +201,9 @@ impl Writer {
     /// group that is there.
     async fn resume(&mut self) -> Asked<i64> {
         let conn = Conn::open(&self.shared.target).await?;
+        conn.client()
+            .batch_execute(&format!("SET idle_in_transaction_session_timeout = {STILL_MAX_MS}"))
+            .await?;
         let sql =
             "UPDATE replicas SET session = session + 1 WHERE incarnation = $1 RETURNING session, written";
         let Some(row) = conn.row(sql, &[&self.incarnation]).await? else { return Err(Error::Fenced.into()) };
