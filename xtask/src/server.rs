@@ -5,7 +5,7 @@
 //! memory file system proves and measures nothing.
 
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::clock::{self, Stopwatch};
-use crate::{cargo, http};
+use crate::{cargo, http, services};
 
 /// The admin key of every throw-away server.
 pub(crate) const ADMIN_KEY: &str = "tgk_throwaway0000000000000000000000000000";
@@ -162,11 +162,20 @@ impl Server {
         Ok(())
     }
 
+    /// Sends a signal, named as for `kill`: `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) -> Result<()> {
+        let signalled = Command::new("kill").args([signal, &self.pid().to_string()]).status()?;
+        ensure!(signalled.success(), "kill {signal} failed");
+        Ok(())
+    }
+
     /// SIGTERM, and waits for the graceful end, which must succeed.
     pub(crate) fn stop(&mut self) -> Result<()> {
+        if self.child.is_none() {
+            return Ok(());
+        }
+        self.signal("-TERM")?;
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        let signalled = Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
-        ensure!(signalled.success(), "kill -TERM failed");
         let ended = clock::wait_until(STOP_PATIENCE, || !matches!(child.try_wait(), Ok(None)));
         if !ended {
             child.kill()?;
@@ -189,6 +198,14 @@ impl Server {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&response.body).with_context(|| format!("{method} {path} answered {text}"))
+    }
+
+    /// The value of a metric without labels; 0 if it is not there yet.
+    pub(crate) fn metric(&self, name: &str) -> Result<u64> {
+        let response = self.send("GET", "/metrics", &Value::Null)?;
+        let text = String::from_utf8_lossy(&response.body);
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(Ok(0), |value| value.trim().parse().with_context(|| format!("{name} is {value}")))
     }
 
     /// Creates a subscriber that delivers everything to `url`, with more fields from `rest`.
@@ -260,7 +277,7 @@ impl Drop for Server {
     }
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port that was free a moment ago, and that no outgoing connection gets while its server is down.
 fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    Ok((Ipv4Addr::LOCALHOST, services::free_port()?).into())
 }

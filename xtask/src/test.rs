@@ -29,7 +29,7 @@ struct Stage {
     services: Option<Services>,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "format", work: format },
     Step { name: "clippy", work: clippy },
     Step { name: "tidy", work: house_rules },
@@ -39,6 +39,7 @@ const STEPS: [Step; 10] = [
     Step { name: "verifiers", work: public_verifiers },
     Step { name: "description", work: description },
     Step { name: "chaos", work: faults },
+    Step { name: "replicas", work: replicas },
     Step { name: "dependencies", work: dependencies },
 ];
 
@@ -112,6 +113,11 @@ fn public_verifiers(_: &mut Stage) -> Result<String> {
 /// Real faults; `cargo xtask chaos` has longer ones.
 fn faults(_: &mut Stage) -> Result<String> {
     chaos::short()
+}
+
+/// Several processes under faults, on servers of their own, and every line that protects them.
+fn replicas(_: &mut Stage) -> Result<String> {
+    chaos::replicas::short()
 }
 
 /// The API against what it says of itself, for a while; `cargo xtask schemathesis` searches longer.

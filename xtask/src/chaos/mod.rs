@@ -16,6 +16,7 @@ mod neighbours;
 mod powercut;
 mod producer;
 mod receiver;
+pub(crate) mod replicas;
 mod scene;
 mod strace;
 
@@ -37,6 +38,8 @@ pub(crate) enum Chaos {
     Io(io::Io),
     /// Measure what good receivers feel of bad ones
     Neighbours(neighbours::Neighbours),
+    /// Put three processes that share PostgreSQL and Redis under faults
+    Replicas(replicas::Replicas),
     /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io
     Short,
 }
@@ -49,6 +52,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Diskfull(args) => diskfull::run(args),
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
+        Chaos::Replicas(args) => replicas::run(args),
         Chaos::Short => short().map(drop),
     }
 }

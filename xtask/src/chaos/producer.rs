@@ -124,7 +124,7 @@ impl Sender {
                 continue;
             };
             let age = self.ledger.age.load(Ordering::SeqCst);
-            let answer = exchange(&mut stream, &request).await;
+            let answer = exchange(&mut stream, &request, ANSWER_PATIENCE).await;
             let is_believed = self.ledger.age.load(Ordering::SeqCst) == age;
             let Some(Answer { status, has_retry_after, body }) = answer.ok().filter(|_| is_believed) else {
                 self.ledger.unknown.fetch_add(1, Ordering::Relaxed);
@@ -144,16 +144,7 @@ impl Sender {
     }
 
     async fn connected(&mut self) -> Option<TcpStream> {
-        // A connection that ended between two events says nothing about either of them.
-        let idle = self.stream.take().filter(|stream| {
-            stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-        });
-        if idle.is_some() {
-            return idle;
-        }
-        let stream = TcpStream::connect(self.target).await.ok()?;
-        stream.set_nodelay(true).ok()?;
-        Some(stream)
+        connected(self.stream.take(), self.target).await
     }
 
     fn acknowledged(&self, body: &[u8]) -> Result<()> {
@@ -170,14 +161,28 @@ impl Sender {
     }
 }
 
-struct Answer {
-    status: u16,
-    has_retry_after: bool,
-    body: Vec<u8>,
+/// The connection, if it is still one, or a new one. One that ended between two events says nothing about either of them.
+pub(super) async fn connected(idle: Option<TcpStream>, target: SocketAddr) -> Option<TcpStream> {
+    let is_idle = |stream: &TcpStream| {
+        stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    if let Some(idle) = idle.filter(is_idle) {
+        return Some(idle);
+    }
+    let stream = TcpStream::connect(target).await.ok()?;
+    stream.set_nodelay(true).ok()?;
+    Some(stream)
+}
+
+/// What came back.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) has_retry_after: bool,
+    pub(super) body: Vec<u8>,
 }
 
 /// One request and its answer. Any failure leaves the outcome unknown.
-async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
+pub(super) async fn exchange(stream: &mut TcpStream, request: &[u8], patience: Duration) -> Result<Answer> {
     let exchange = async {
         stream.write_all(request).await?;
         let mut answer = Vec::with_capacity(1024);
@@ -194,7 +199,7 @@ async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
             }
         }
     };
-    tokio::time::timeout(ANSWER_PATIENCE, exchange).await.context("no answer in time")?
+    tokio::time::timeout(patience, exchange).await.context("no answer in time")?
 }
 
 fn request(key: usize, seq: u32) -> Vec<u8> {

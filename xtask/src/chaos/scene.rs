@@ -70,6 +70,11 @@ impl Build {
         Self { debug: true, binary: Some(binary) }
     }
 
+    /// Whether there is nothing to build.
+    pub(super) fn is_given(&self) -> bool {
+        self.binary.is_some()
+    }
+
     /// The binary, built if need be.
     pub(super) fn binary(&self) -> Result<PathBuf> {
         let profile = if self.debug { Profile::Debug } else { Profile::Release };

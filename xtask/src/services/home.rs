@@ -239,7 +239,7 @@ fn wait_for_signal() -> Result<()> {
 }
 
 /// A port that nobody listens on. Two runs begin their search at different places.
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let count = PORTS.end - PORTS.start;
     let seed = std::process::id().wrapping_mul(31).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
     let first = u16::try_from(seed % u32::from(count))?;

@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 
 pub(crate) use command::{Arguments, run};
 use home::Home;
+pub(crate) use home::free_port;
 use postgres::Postgres;
 use redis::Redis;
 
@@ -129,6 +130,21 @@ impl Services {
         let redis = ours(&mut self.redis, REDIS)?;
         redis.ask("FLUSHALL")?;
         redis.ask("SCRIPT FLUSH")
+    }
+
+    /// Tells Redis a command that it answers with one good line.
+    pub(crate) fn tell_redis(&mut self, command: &str) -> Result<()> {
+        ours(&mut self.redis, REDIS)?.ask(command)
+    }
+
+    /// A number of Redis's own account of itself (`INFO`).
+    pub(crate) fn redis_counts(&mut self, field: &str) -> Result<u64> {
+        ours(&mut self.redis, REDIS)?.counts(field)
+    }
+
+    /// Everything that PostgreSQL wrote into its log.
+    pub(crate) fn postgres_log(&mut self) -> Result<String> {
+        ours(&mut self.postgres, POSTGRES)?.read_log()
     }
 }
 

@@ -101,6 +101,11 @@ impl Postgres {
         Ok(())
     }
 
+    /// Everything it wrote.
+    pub(super) fn read_log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.log())?).into_owned())
+    }
+
     fn log(&self) -> PathBuf {
         self.folder.join("log")
     }

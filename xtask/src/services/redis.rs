@@ -1,7 +1,7 @@
 //! A Redis of our own, which keeps nothing on disk: nothing of ours may depend on it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -80,5 +80,16 @@ impl Redis {
         BufReader::new(stream).read_line(&mut answer)?;
         ensure!(answer.starts_with('+'), "Redis answers {command} with {}", answer.trim());
         Ok(())
+    }
+
+    /// A number of what it tells of itself.
+    pub(super) fn counts(&self, field: &str) -> Result<u64> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(READY_PATIENCE))?;
+        stream.write_all(b"INFO stats\r\nQUIT\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let value = answer.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.with_context(|| format!("Redis does not tell {field}"))?.trim().parse().context("no number")
     }
 }

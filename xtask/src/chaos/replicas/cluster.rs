@@ -1,0 +1,168 @@
+//! Three processes on one PostgreSQL and one Redis.
+//!
+//! Each has its port for all its lives. What their metrics counted is added up over those lives.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::AddAssign;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::Sabotage;
+use crate::clock;
+use crate::server::Server;
+use crate::services::Services;
+
+const REPLICAS: usize = 3;
+const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+/// Processes hear of each other with the next beat.
+const MEET_PATIENCE: Duration = Duration::from_secs(20);
+/// States of deliveries that must be empty after the drain.
+const UNFINISHED: [&str; 4] = ["pending", "sending", "retrying", "exhausted"];
+
+/// What the processes say of themselves.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Results that came too late and were refused.
+    pub(super) stale: u64,
+    /// Lives that began because the one before was taken over.
+    pub(super) anew: u64,
+    /// Deliveries taken over from others.
+    pub(super) taken_over: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.stale += other.stale;
+        self.anew += other.anew;
+        self.taken_over += other.taken_over;
+    }
+}
+
+/// The processes.
+pub(super) struct Cluster<'a> {
+    pub(super) services: &'a mut Services,
+    pub(super) replicas: Vec<Server>,
+    /// Of lives that have ended.
+    past: Counts,
+    deadlocks_before: usize,
+}
+
+impl<'a> Cluster<'a> {
+    /// Starts them on an empty schema, and waits until each knows of all.
+    pub(super) fn start(
+        services: &'a mut Services,
+        binary: &Path,
+        folder: &Path,
+        sabotage: Option<Sabotage>,
+    ) -> Result<Self> {
+        services.flush_redis()?;
+        let schema = folder.file_name().context("a folder has a name")?.to_string_lossy().replace('-', "_");
+        let store = format!("{}?schema={schema}", services.postgres_url());
+        let mut replicas = Vec::new();
+        for index in 0..REPLICAS {
+            let own = folder.join(index.to_string());
+            fs::create_dir_all(&own)?;
+            let mut server = Server::new(binary, &own, &own.join("data"))?;
+            server.set("TIDEGATE_STORE", &store);
+            server.set("TIDEGATE_REDIS", &services.redis_url());
+            server.set("TIDEGATE_MASTER_KEY", MASTER_KEY);
+            if let Some(sabotage) = sabotage {
+                server.set("TIDEGATE_SABOTAGE", sabotage.name());
+            }
+            server.resume()?;
+            replicas.push(server);
+        }
+        let deadlocks_before = deadlocks(services)?;
+        let cluster = Self { services, replicas, past: Counts::default(), deadlocks_before };
+        cluster.meet()?;
+        Ok(cluster)
+    }
+
+    fn meet(&self) -> Result<()> {
+        let knows_all = |server: &Server| {
+            server.metric("tidegate_replicas_alive").is_ok_and(|alive| alive == REPLICAS as u64)
+        };
+        let met = clock::wait_until(MEET_PATIENCE, || self.replicas.iter().all(knows_all));
+        ensure!(met, "the processes do not know of each other");
+        Ok(())
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.replicas.iter().map(|server| server.address).collect()
+    }
+
+    /// SIGKILL; what it counted is read just before.
+    pub(super) fn kill(&mut self, index: usize) -> Result<()> {
+        self.past += counts(&self.replicas[index])?;
+        self.replicas[index].kill()
+    }
+
+    /// SIGTERM; a process that does not end well is an error.
+    pub(super) fn end(&mut self, index: usize) -> Result<()> {
+        self.past += counts(&self.replicas[index])?;
+        self.replicas[index].stop()
+    }
+
+    /// How often one of them has begun anew.
+    pub(super) fn lives(&self, index: usize) -> Result<u64> {
+        Ok(counts(&self.replicas[index])?.anew)
+    }
+
+    /// What all of them counted so far.
+    pub(super) fn counts(&self) -> Result<Counts> {
+        let mut all = self.past;
+        for server in &self.replicas {
+            all += counts(server)?;
+        }
+        Ok(all)
+    }
+
+    /// Circles that PostgreSQL had to break since the start.
+    pub(super) fn deadlocks(&mut self) -> Result<u64> {
+        Ok((deadlocks(self.services)? - self.deadlocks_before) as u64)
+    }
+
+    /// How many unfinished deliveries the API still lists.
+    pub(super) fn unfinished(&self) -> Result<u64> {
+        let mut count = 0;
+        for status in UNFINISHED {
+            let path = format!("/v1/deliveries?status={status}&limit=500");
+            let page = self.replicas[0].api("GET", &path, &Value::Null)?;
+            count += page["items"].as_array().map_or(0, Vec::len) as u64;
+        }
+        Ok(count)
+    }
+
+    /// All in good order.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        for server in &mut self.replicas {
+            if server.has_ended() {
+                bail!("a process has ended by itself; its log ends:\n{}", server.log_tail());
+            }
+            server.stop()?;
+        }
+        Ok(())
+    }
+
+    /// The ends of all logs.
+    pub(super) fn log_tails(&self) -> String {
+        let tails = self.replicas.iter().enumerate();
+        tails.map(|(index, server)| format!("process {index}:\n{}\n", server.log_tail())).collect()
+    }
+}
+
+fn counts(server: &Server) -> Result<Counts> {
+    Ok(Counts {
+        stale: server.metric("tidegate_results_stale_total")?,
+        anew: server.metric("tidegate_lives_begun_anew_total")?,
+        taken_over: server.metric("tidegate_takeovers_total")?,
+    })
+}
+
+fn deadlocks(services: &mut Services) -> Result<usize> {
+    Ok(services.postgres_log()?.matches("deadlock detected").count())
+}

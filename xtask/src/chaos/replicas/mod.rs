@@ -1,0 +1,246 @@
+//! Several processes on one PostgreSQL and Redis, under faults: the promises hold across all of them.
+//!
+//! Three real processes, producers that post to all three, subscribers with an order, a rate and a limit, and a nemesis that
+//! kills, stops and restarts processes and servers. The judge knows only what was acknowledged and what arrived. With
+//! `--sabotage` a protecting line of the product is switched off, and the run is good when a broken promise was found.
+
+mod audience;
+mod cluster;
+mod nemesis;
+mod producers;
+mod receivers;
+mod report;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use self::cluster::Cluster;
+use self::nemesis::{Deeds, Fault, Nemesis};
+use self::producers::Producers;
+use self::receivers::Receivers;
+use self::report::Outcome;
+use self::verdict::{Arrival, Sent, judge};
+use super::scene::{self, Build};
+use crate::cargo::{self, Profile};
+use crate::clock::{self, Stopwatch};
+use crate::prng::Prng;
+use crate::server::Scratch;
+use crate::services::Services;
+
+/// The load runs for so long before the first fault.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// The drain is given up when nothing has arrived for this long. Longer than it takes to miss a process and to take over.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
+/// Time for copies that should not come to come after all.
+const AFTERMATH: Duration = Duration::from_secs(1);
+
+/// How long, and which faults.
+#[derive(Args)]
+pub(crate) struct Replicas {
+    /// How long faults come; every kind comes at least once
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Decides which faults come when, and how the receivers behave
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Which faults, separated by commas; all of them unless a line is switched off
+    #[arg(long, value_enum, value_delimiter = ',')]
+    nemesis: Vec<Fault>,
+    /// Switch off a protecting line; the run is good when that was found
+    #[arg(long, value_enum)]
+    sabotage: Option<Sabotage>,
+    #[command(flatten)]
+    build: Build,
+}
+
+/// A line that protects a promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Sabotage {
+    /// What a dead life writes is written all the same
+    Fencing,
+    /// Ids and lanes are taken in the order of arrival
+    Sorted,
+    /// A process whose beat is stale goes on sending what it holds
+    Lease,
+}
+
+impl Sabotage {
+    const ALL: [Self; 3] = [Self::Fencing, Self::Sorted, Self::Lease];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fencing => "fencing",
+            Self::Sorted => "sorted",
+            Self::Lease => "lease",
+        }
+    }
+
+    /// What it takes to see that the line is missing.
+    fn faults(self) -> Vec<Fault> {
+        match self {
+            Self::Fencing | Self::Lease => vec![Fault::Stop],
+            Self::Sorted => Vec::new(),
+        }
+    }
+}
+
+/// One run.
+struct Plan {
+    binary: PathBuf,
+    span: Duration,
+    faults: Vec<Fault>,
+    sabotage: Option<Sabotage>,
+}
+
+/// Runs the campaign and prints its report.
+pub(crate) fn run(args: &Replicas) -> Result<()> {
+    let binary = match args.sabotage {
+        Some(_) if !args.build.is_given() => build_sabotaged()?,
+        _ => args.build.binary()?,
+    };
+    let faults = match (args.nemesis.as_slice(), args.sabotage) {
+        ([], Some(sabotage)) => sabotage.faults(),
+        ([], None) => Fault::expanded(&[Fault::All]),
+        (chosen, _) => Fault::expanded(chosen),
+    };
+    let span = Duration::from_secs(args.seconds);
+    let mut prng = scene::seeded(args.seed);
+    Plan { binary, span, faults, sabotage: args.sabotage }.carry_out(&mut Services::start_own()?, &mut prng)
+}
+
+/// A short version for every test run: the faults of processes, then every protecting line. Answers a remark.
+pub(crate) fn short() -> Result<String> {
+    let sabotaged = build_sabotaged()?;
+    let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
+    let mut services = Services::start_own()?;
+    let mut prng = scene::seeded(None);
+    let mut told = Vec::new();
+    let mut timed = |name: String, plan: Plan| -> Result<()> {
+        println!("-- {name} --");
+        let watch = Stopwatch::start();
+        plan.carry_out(&mut services, &mut prng)?;
+        told.push(format!("{name} {:.0} s", watch.seconds()));
+        Ok(())
+    };
+    let faults = vec![Fault::Kill, Fault::Stop, Fault::Rolling];
+    timed("replicas".to_owned(), Plan { binary, span: Duration::ZERO, faults, sabotage: None })?;
+    for sabotage in Sabotage::ALL {
+        let (binary, faults) = (sabotaged.clone(), sabotage.faults());
+        let span = if faults.is_empty() { Duration::from_secs(5) } else { Duration::ZERO };
+        let plan = Plan { binary, span, faults, sabotage: Some(sabotage) };
+        timed(format!("without {}", sabotage.name()), plan)?;
+    }
+    Ok(told.join(", "))
+}
+
+/// A debug build in which lines can be switched off. It lies apart, so that nobody takes it for the product.
+fn build_sabotaged() -> Result<PathBuf> {
+    cargo::run(&["build", "--package", "tidegate", "--features", "sabotage"])?;
+    let folder = cargo::target().join("sabotage");
+    fs::create_dir_all(&folder)?;
+    let (built, apart) = (cargo::target().join("debug/tidegate"), folder.join("tidegate"));
+    fs::copy(&built, &apart)?;
+    fs::remove_file(built)?;
+    Ok(apart)
+}
+
+impl Plan {
+    fn carry_out(&self, services: &mut Services, prng: &mut Prng) -> Result<()> {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let name = format!("replicas-{}", RUNS.fetch_add(1, Ordering::Relaxed));
+        let mut scratch = Scratch::new(&name)?;
+        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), self.sabotage)?;
+        let outcome = self.campaign(&mut cluster, prng);
+        if outcome.is_err() {
+            eprintln!("{}", cluster.log_tails());
+            scratch.keep();
+        }
+        outcome
+    }
+
+    fn campaign(&self, cluster: &mut Cluster<'_>, prng: &mut Prng) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let watch = Stopwatch::start();
+        let receivers = runtime.block_on(Receivers::start(watch, prng.next()))?;
+        audience::subscribe(&cluster.replicas[0], receivers.address)?;
+        let producers = {
+            let _inside = runtime.enter();
+            Producers::start(&cluster.addresses(), prng)
+        };
+        let ledger = Arc::clone(&producers.ledger);
+        clock::pause(WARM_UP);
+        let nemesis = Nemesis { cluster, receivers: &receivers, watch, prng, deeds: Deeds::default() };
+        let deeds = nemesis.run(&self.faults, self.span)?;
+        let sent = runtime.block_on(producers.finish())?;
+        drain(&receivers, &sent);
+        let (counts, unfinished) = (cluster.counts()?, cluster.unfinished()?);
+        cluster.stop()?;
+        let arrivals = receivers.arrivals();
+        let outcome = Outcome {
+            ledger: &ledger,
+            sent: &sent,
+            arrivals: &arrivals,
+            findings: judge(&sent, &arrivals, &deeds.windows),
+            deeds: &deeds,
+            counts,
+            deadlocks: cluster.deadlocks()?,
+            unfinished,
+            healed: last_first_taking(&arrivals).saturating_sub(deeds.ended),
+        };
+        self.conclude(&outcome)
+    }
+
+    fn conclude(&self, outcome: &Outcome<'_>) -> Result<()> {
+        let broken = outcome.report();
+        match self.sabotage {
+            Some(sabotage) if broken.is_empty() => {
+                bail!("nobody found out that {} was switched off", sabotage.name())
+            }
+            Some(sabotage) => println!("found, without {}: {}", sabotage.name(), broken.join(", ")),
+            None if !broken.is_empty() => bail!("a promise was broken: {}", broken.join(", ")),
+            None => match outcome.void() {
+                Some(why) => bail!("the run proves nothing: {why}"),
+                None => println!("every promise was kept"),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Waits until everything acknowledged has been taken, as long as something still arrives.
+fn drain(receivers: &Receivers, sent: &[Sent]) {
+    let mut stalled = Stopwatch::start();
+    let mut seen = receivers.count();
+    loop {
+        clock::pause(Duration::from_millis(100));
+        if judge(sent, &receivers.arrivals(), &[]).lost == 0 {
+            clock::pause(AFTERMATH);
+            return;
+        }
+        let now = receivers.count();
+        if now > seen {
+            seen = now;
+            stalled = Stopwatch::start();
+        } else if stalled.elapsed() > DRAIN_PATIENCE {
+            return;
+        }
+    }
+}
+
+/// When the last event that somebody still missed was taken.
+fn last_first_taking(arrivals: &[Arrival]) -> Duration {
+    let mut met = std::collections::BTreeSet::new();
+    let firsts = arrivals
+        .iter()
+        .filter(|arrival| arrival.ok && met.insert((arrival.subscriber, arrival.key, arrival.seq)));
+    firsts.map(|arrival| arrival.at).max().unwrap_or_default()
+}
