@@ -13,6 +13,7 @@ use super::receivers::Receivers;
 use super::verdict::Window;
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
+use crate::services::Services;
 
 /// A request whose result is not yet written was begun at most so long before: answers are held back for a while before
 /// some faults, and a group commit on a busy machine takes its time.
@@ -51,6 +52,19 @@ impl Fault {
             faults.to_vec()
         }
     }
+}
+
+/// Lets Redis throw away everything it holds, and take nothing new for a while.
+fn evict(services: &mut Services, span: Duration) -> Result<()> {
+    services.tell_redis("SET ballast 1")?;
+    let before = services.redis_counts("evicted_keys")?;
+    services.tell_redis("CONFIG SET maxmemory-policy allkeys-random")?;
+    services.tell_redis("CONFIG SET maxmemory 1")?;
+    clock::pause(span);
+    let evicted = services.redis_counts("evicted_keys")? - before;
+    services.tell_redis("CONFIG SET maxmemory 0")?;
+    ensure!(evicted > 0, "Redis evicted nothing");
+    Ok(())
 }
 
 /// What happened to Redis.
@@ -184,16 +198,7 @@ impl Nemesis<'_, '_> {
         match loss {
             Loss::Flush => services.flush_redis(),
             Loss::Scripts => services.tell_redis("SCRIPT FLUSH"),
-            Loss::Eviction => {
-                let before = services.redis_counts("evicted_keys")?;
-                services.tell_redis("CONFIG SET maxmemory-policy allkeys-random")?;
-                services.tell_redis("CONFIG SET maxmemory 1")?;
-                clock::pause(Duration::from_secs(1) + away);
-                let evicted = services.redis_counts("evicted_keys")? - before;
-                services.tell_redis("CONFIG SET maxmemory 0")?;
-                ensure!(evicted > 0, "Redis evicted nothing");
-                Ok(())
-            }
+            Loss::Eviction => evict(services, Duration::from_secs(1) + away),
             Loss::Kill => {
                 services.kill_redis()?;
                 clock::pause(away);

@@ -47,7 +47,7 @@ const HABITS: [Habit; 6] = [
     habit(Kind::Keyed, 2, 10, false, 400),
     habit(Kind::Keyed, 1, 20, true, 700),
     habit(Kind::Loose, 2, 40, true, 1_000),
-    habit(Kind::Rated, 1, 15, false, 800),
+    habit(Kind::Rated, 1, 60, false, 3_200),
     habit(Kind::Narrow, 1, 4, false, 120),
 ];
 
