@@ -14,6 +14,8 @@ pub mod sqlite;
 pub mod coordination;
 pub mod doctor;
 
+pub mod sabotage;
+
 mod configuration;
 mod folder;
 mod group;

@@ -18,10 +18,10 @@ use super::write;
 /// The statements in their order, each with the types of its values and what is done with its answer.
 fn parts() -> [(String, &'static [&'static str], Part); 8] {
     [
-        (write::ENTER.to_owned(), &write::ENTER_TYPES, Part::Always("nothing, nothing, nothing")),
+        (write::entering().into_owned(), &write::ENTER_TYPES, Part::Always("nothing, nothing, nothing")),
         (write::CHECK.to_owned(), &["bigint"], Part::With("events", "nothing")),
         (lanes::LOCK.to_owned(), &["int", "int[]"], Part::Locks),
-        (deliveries::FINISH.to_owned(), &Results::TYPES, Part::With("results", "finished")),
+        (deliveries::finishing().into_owned(), &Results::TYPES, Part::With("results", "finished")),
         (write::DRAW.to_owned(), &[], Part::With("events", "block")),
         (submit::TAKE_IDS.to_owned(), &submit::TAKE_IDS_TYPES, Part::With("events", "taken, nothing")),
         (submit::INSERT_EVENTS.to_owned(), &submit::INSERT_EVENTS_TYPES, Part::With("events", "")),

@@ -17,6 +17,7 @@ use tokio_postgres::types::ToSql;
 use super::db::{Asked, Conn};
 use super::lanes::{self, Lanes};
 use super::write::Context;
+use crate::sabotage::{self, Line};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row that are spoken of outside SQL; see the schema.
@@ -56,7 +57,7 @@ pub(super) struct Record<'a> {
 
 /// Each result counts if its claim still holds; only then is its attempt kept. The sums keep the planner away from the
 /// index of all claims: each row is found by its own number.
-pub(super) const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $3::int[], $4::int[], $5::smallint[],
+const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $3::int[], $4::int[], $5::smallint[],
         $6::bigint[], $7::int[], $8::bigint[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::bytea[])
     AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, record)),
     done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
@@ -67,6 +68,12 @@ pub(super) const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $
     kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
         SELECT id, n, at, code, error, record FROM done WHERE status <> 3)
     SELECT coalesce(array_agg(id), '{}') FROM done";
+
+pub(super) fn finishing() -> Cow<'static, str> {
+    const GUARD: &str = "d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token";
+    let guards = [(GUARD, "$1::bigint > 0"), ("status <> 3)", "status <> 3 ON CONFLICT DO NOTHING)")];
+    sabotage::unless(Line::Fencing, FINISH, &guards)
+}
 
 impl Results {
     pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
@@ -146,7 +153,7 @@ impl Results {
 
     /// Writes them; says whose claim held.
     pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
-        Ok(conn.only(FINISH, &self.values(&incarnation)).await?.get(0))
+        Ok(conn.only(&finishing(), &self.values(&incarnation)).await?.get(0))
     }
 }
 

@@ -16,6 +16,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn};
 use super::deliveries::{self, CLAIMED};
 use super::write::Context;
+use crate::sabotage::{self, Line};
 
 /// Lanes of subscribers, in order.
 pub(super) type Lanes = BTreeSet<(SubscriberNo, Lane)>;
@@ -32,6 +33,9 @@ pub(super) fn locks(lanes: &Lanes) -> Vec<i32> {
         let mixed = (subscriber ^ lane.rotate_left(17)).unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         FIRST_LOCK + i32::try_from((mixed >> 32) % LOCKS).unwrap_or(0)
     };
+    if sabotage::is(Line::Sorted) {
+        return lanes.iter().map(lock).collect();
+    }
     let sorted: BTreeSet<i32> = lanes.iter().map(lock).collect();
     sorted.into_iter().collect()
 }

@@ -15,6 +15,7 @@ use super::events::Key;
 use super::lanes::Lanes;
 use super::write::Context;
 use crate::RoutedUnit;
+use crate::sabotage::{self, Line};
 
 /// A unit, and where it stands in its group.
 #[derive(Clone, Copy)]
@@ -181,6 +182,9 @@ impl<'a> Columns<'a> {
 
     /// Puts the ids in the order in which they are taken.
     pub(super) fn sort(&mut self) {
+        if sabotage::is(Line::Sorted) {
+            return;
+        }
         let (high, low) = (&self.high, &self.low);
         self.sorted.sort_unstable_by_key(|index| (high[*index], low[*index]));
     }

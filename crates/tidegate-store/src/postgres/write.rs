@@ -4,6 +4,7 @@
 //! rest (the configuration moved, this process was declared dead) ends the transaction on the server. Whatever needs a
 //! decision in between takes the same steps one at a time.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
@@ -15,17 +16,22 @@ use super::lanes::{self, Lanes};
 use super::open::{BLOCK_BITS, CONFIGURATION};
 use super::submit::{Columns, Entry, Stamp};
 use super::{admit, at_once, configuration, events, jobs};
+use crate::sabotage::{self, Line};
 use crate::{Admission, Committed, Group, Room};
 
 /// The first number of a new block.
 pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
 
 /// Renews this life, and takes part in the configuration and in what readers must wait for.
-pub(super) const ENTER: &str =
+const ENTER: &str =
     "WITH mine AS (UPDATE replicas SET written = $3, at = $7 WHERE incarnation = $1 AND session = $2 RETURNING 1)
     SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('taken over', 'TG002') END,
         pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
     FROM numbers";
+
+pub(super) fn entering() -> Cow<'static, str> {
+    sabotage::unless(Line::Fencing, ENTER, &[("THEN refuse(", "AND FALSE THEN refuse(")])
+}
 
 pub(super) const ENTER_TYPES: [&str; 7] = ["bigint", "bigint", "bigint", "int", "int", "bigint", "bigint"];
 
@@ -184,7 +190,7 @@ async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<D
 async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
     conn.execute("BEGIN", &[]).await?;
-    conn.only(ENTER, &Entering::of(context, session).values()).await?;
+    conn.only(&entering(), &Entering::of(context, session).values()).await?;
     check_version(context).await?;
     lock_lanes(context).await?;
     deliveries::freeze(context).await?;
