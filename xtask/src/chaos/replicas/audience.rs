@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Loose,
     Rated,
     Narrow,
+    /// Nobody wants it; it is kept.
+    Kept,
 }
 
 impl Kind {
@@ -42,6 +44,7 @@ impl Kind {
             Self::Loose => &[PLAIN, OTHER],
             Self::Rated => &[RATED],
             Self::Narrow => &[NARROW],
+            Self::Kept => &[],
         }
     }
 
@@ -56,6 +59,7 @@ impl Kind {
             Self::Loose => "chaos.loose",
             Self::Rated => "chaos.rated",
             Self::Narrow => "chaos.narrow",
+            Self::Kept => "chaos.kept",
         }
     }
 }

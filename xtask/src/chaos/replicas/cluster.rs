@@ -137,6 +137,11 @@ impl<'a> Cluster<'a> {
         Ok(count)
     }
 
+    /// SIGKILL to all.
+    pub(super) fn abandon(&mut self) -> Result<()> {
+        self.replicas.iter_mut().try_for_each(Server::kill)
+    }
+
     /// All in good order.
     pub(super) fn stop(&mut self) -> Result<()> {
         for server in &mut self.replicas {

@@ -38,8 +38,10 @@ use crate::services::Services;
 
 /// The load runs for so long before the first fault.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The drain is given up when nothing has arrived for this long. Longer than it takes to miss a process and to take over.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
+/// Longer than it takes to miss a process and to take over.
+const MISSED_AFTER: Duration = Duration::from_secs(9);
+/// The same on a machine that has too much to do, where being wrong would blame the product.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Time for copies that should not come to come after all.
 const AFTERMATH: Duration = Duration::from_secs(1);
 
@@ -181,9 +183,13 @@ impl Plan {
         let nemesis = Nemesis { cluster, receivers: &receivers, watch, prng, deeds: Deeds::default() };
         let deeds = nemesis.run(&self.faults, self.span)?;
         let sent = runtime.block_on(producers.finish())?;
-        drain(&receivers, &sent);
+        drain(&receivers, &sent, self.patience());
         let (counts, unfinished) = (cluster.counts()?, cluster.unfinished()?);
-        cluster.stop()?;
+        match self.sabotage {
+            // It may have nothing left that could stop in good order.
+            Some(_) => cluster.abandon()?,
+            None => cluster.stop()?,
+        }
         let arrivals = receivers.arrivals();
         let outcome = Outcome {
             ledger: &ledger,
@@ -197,6 +203,11 @@ impl Plan {
             healed: last_first_taking(&arrivals).saturating_sub(deeds.ended),
         };
         self.conclude(&outcome)
+    }
+
+    /// The drain is given up when nothing has arrived for this long.
+    fn patience(&self) -> Duration {
+        if self.sabotage.is_some() { MISSED_AFTER } else { DRAIN_PATIENCE }
     }
 
     fn conclude(&self, outcome: &Outcome<'_>) -> Result<()> {
@@ -217,7 +228,7 @@ impl Plan {
 }
 
 /// Waits until everything acknowledged has been taken, as long as something still arrives.
-fn drain(receivers: &Receivers, sent: &[Sent]) {
+fn drain(receivers: &Receivers, sent: &[Sent], patience: Duration) {
     let mut stalled = Stopwatch::start();
     let mut seen = receivers.count();
     loop {
@@ -230,7 +241,7 @@ fn drain(receivers: &Receivers, sent: &[Sent]) {
         if now > seen {
             seen = now;
             stalled = Stopwatch::start();
-        } else if stalled.elapsed() > DRAIN_PATIENCE {
+        } else if stalled.elapsed() > patience {
             return;
         }
     }

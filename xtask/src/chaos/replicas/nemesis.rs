@@ -24,7 +24,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(300);
 const HELD: Duration = Duration::from_millis(1_500);
 const HELD_AFTER: Duration = Duration::from_millis(500);
 /// One that was stopped finds out that it was taken over within this.
-const AWAKE_PATIENCE: Duration = Duration::from_secs(5);
+const AWAKE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]

@@ -42,12 +42,14 @@ const fn habit(kind: Kind, count: usize, keys: usize, has_twin: bool, pause_ms: 
     Habit { kind, keys, has_twin, pause: Duration::from_millis(pause_ms), count }
 }
 
-const HABITS: [Habit; 6] = [
+const HABITS: [Habit; 7] = [
     habit(Kind::Keyed, 8, 1, false, 120),
     habit(Kind::Keyed, 2, 10, false, 400),
     habit(Kind::Keyed, 1, 20, true, 700),
-    habit(Kind::Loose, 2, 40, true, 1_000),
-    habit(Kind::Rated, 1, 60, false, 3_200),
+    habit(Kind::Loose, 1, 40, true, 700),
+    // Many ids that cost nobody a delivery, so that two processes really want them at the same time.
+    habit(Kind::Kept, 2, 150, true, 300),
+    habit(Kind::Rated, 1, 60, false, 4_000),
     habit(Kind::Narrow, 1, 4, false, 120),
 ];
 
