@@ -7,6 +7,9 @@
 
 use std::borrow::Cow;
 
+#[cfg(all(feature = "sabotage", not(debug_assertions)))]
+compile_error!("the feature `sabotage` is for test builds: nobody shall run it as the product");
+
 /// A line that protects a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {

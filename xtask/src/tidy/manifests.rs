@@ -42,7 +42,10 @@ const BANNED_PACKAGES: [&str; 3] = ["aws-lc-sys", "cmake", "openssl-sys"];
 pub(super) fn check(source: &Source, problems: &mut Vec<Problem>) {
     let Some(text) = source.text() else { return };
     match source.name() {
-        "Cargo.toml" => check_manifest(&source.path, text, problems),
+        "Cargo.toml" => {
+            check_manifest(&source.path, text, problems);
+            check_sabotage(&source.path, text, problems);
+        }
         "Cargo.lock" => check_lock(&source.path, text, problems),
         _ => {}
     }
@@ -108,6 +111,21 @@ fn check_lock(path: &str, text: &str, problems: &mut Vec<Problem>) {
                 line: index + 1,
                 what: format!("`{package}` is in the tree"),
                 remedy: "find who pulls it in with `cargo tree -i` and switch that feature off",
+            });
+        }
+    }
+}
+
+/// The feature may be declared and handed on, and nothing else: no default and no dependency may ask for it.
+fn check_sabotage(path: &str, text: &str, problems: &mut Vec<Problem>) {
+    for (index, line) in text.lines().enumerate() {
+        let told = line.split('#').next().unwrap_or_default();
+        if told.contains("sabotage") && !told.starts_with("sabotage = [") {
+            problems.push(Problem {
+                path: path.to_owned(),
+                line: index + 1,
+                what: "the feature `sabotage` is asked for".to_owned(),
+                remedy: "only `cargo xtask chaos replicas --sabotage` does that, by name",
             });
         }
     }

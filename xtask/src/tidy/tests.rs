@@ -131,6 +131,22 @@ fn banned_packages_are_found_in_the_lock_file() {
 }
 
 #[test]
+fn nobody_asks_for_sabotage() {
+    let path = "crates/tidegate/Cargo.toml";
+    let features = "[package]\nname = \"tidegate\"\n[features]\n";
+    check_clean(path, &format!("{features}sabotage = [\"tidegate-server/sabotage\"] # sabotage\n"));
+    for line in [
+        "default = [\"sabotage\"]",
+        "default = [\n\"sabotage\"]",
+        "[dependencies]\nserde = { features = [\"sabotage\"] }",
+    ] {
+        let found = problems(path, &format!("{features}{line}\n"));
+        assert!(found.len() == 1 && found[0].contains("`sabotage` is asked for"), "{line}: {found:?}");
+    }
+    check_one("Cargo.toml", "serde = { features = [\"sabotage\"] }\n", "Cargo.toml:1: the feature");
+}
+
+#[test]
 fn migrations_are_numbered_without_gaps() {
     let migrations = |names: &[&str]| -> Vec<String> {
         let file = |name: &&str| Source { path: format!("s/migrations/{name}"), bytes: Vec::new() };
