@@ -40,7 +40,7 @@ pub(crate) enum Chaos {
     Neighbours(neighbours::Neighbours),
     /// Put three processes that share PostgreSQL and Redis under faults
     Replicas(replicas::Replicas),
-    /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io
+    /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of replicas
     Short,
 }
 
@@ -53,7 +53,11 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
-        Chaos::Short => short().map(drop),
+        Chaos::Short => {
+            short()?;
+            println!("{}", replicas::short()?);
+            Ok(())
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Everybody learns of a change at another moment. So that all parts together never exceed a limit, a part shrinks as soon as
 //! a change is known and grows only when everybody is known to obey it: until then it is the smallest part that any
-//! division since the last agreement would give.
+//! division since the last agreement would give. Somebody who has expired and was not yet taken over may come back and
+//! use the part it had, so nothing is agreed without knowing what became of it: [`is_agreed`].
 
 use super::Schedule;
 use super::replicas::Share;
@@ -44,6 +45,12 @@ pub fn flock(lives: impl IntoIterator<Item = Incarnation>) -> i64 {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     hash.cast_signed().max(i64::MIN + 1).abs().max(1)
+}
+
+/// Whether everybody obeys the division among this flock. `obeyed` is what each of those that live obeys, this process
+/// among them; `expired` are those that are silent and were not yet taken over.
+pub fn is_agreed(flock: i64, mut obeyed: impl ExactSizeIterator<Item = i64>, expired: usize) -> bool {
+    expired == 0 && (obeyed.len() == 1 || obeyed.all(|obeyed| obeyed == flock))
 }
 
 impl Schedule {
@@ -105,6 +112,8 @@ mod tests {
         flock: i64,
         /// As its last beat said.
         obeys: i64,
+        /// Its last beat is long ago; it does nothing before the next one.
+        is_silent: bool,
     }
 
     impl Process {
@@ -116,7 +125,7 @@ mod tests {
                     Terms { concurrency: limit(subscriber), rate: None, breaker: None, disable_after: None };
                 schedule.admit(subscriber, terms, NOW);
             }
-            Self { schedule, under_way: BTreeMap::new(), flock: 0, obeys: 0 }
+            Self { schedule, under_way: BTreeMap::new(), flock: 0, obeys: 0, is_silent: false }
         }
 
         /// Takes what it may.
@@ -150,19 +159,26 @@ mod tests {
 
     impl World {
         fn beat(&mut self, incarnation: Incarnation) {
-            let lives: Vec<Incarnation> = self.processes.keys().copied().collect();
+            self.processes.get_mut(&incarnation).unwrap().is_silent = false;
+            let heard = self.processes.iter().filter(|(_, process)| !process.is_silent);
+            let lives: Vec<Incarnation> = heard.map(|(life, _)| *life).collect();
             let process = self.processes.get_mut(&incarnation).unwrap();
             process.obeys = if process.schedule.obeys() { process.flock } else { 0 };
             let flock = flock(lives.iter().copied());
-            let all_obey = self.processes.values().all(|process| process.obeys == flock);
+            let obeyed: Vec<i64> = lives.iter().map(|life| self.processes[life].obeys).collect();
+            let expired = self.processes.len() - lives.len();
             let rank = u32::try_from(lives.iter().position(|life| *life == incarnation).unwrap()).unwrap();
             let replicas = u32::try_from(lives.len()).unwrap();
             let process = self.processes.get_mut(&incarnation).unwrap();
             process.schedule.propose(Share { rank, replicas });
             process.flock = flock;
-            if all_obey || replicas == 1 {
+            if is_agreed(flock, obeyed.into_iter(), expired) {
                 process.schedule.agree();
             }
+        }
+
+        fn is_idle(&self, life: Incarnation) -> bool {
+            self.processes[&life].under_way.values().all(|count| *count == 0)
         }
 
         fn step(&mut self, what: u8, who: usize, subscriber: SubscriberNo) {
@@ -172,15 +188,25 @@ mod tests {
                     self.born += 1;
                     self.processes.insert(self.born, Process::new());
                 }
+                // One that leaves, or is taken over, has nothing under way any more.
                 (1, Some(life)) => {
-                    // One that leaves has nothing under way any more.
-                    let is_idle = self.processes[&life].under_way.values().all(|count| *count == 0);
-                    if is_idle {
+                    if self.is_idle(life) {
                         self.processes.remove(&life);
                     }
                 }
                 (2..=4, Some(life)) => self.beat(life),
-                (5..=6, Some(life)) => self.processes.get_mut(&life).unwrap().send(&mut self.next),
+                (5..=6, Some(life)) => {
+                    let process = self.processes.get_mut(&life).unwrap();
+                    if !process.is_silent {
+                        process.send(&mut self.next);
+                    }
+                }
+                // The store did not hear it for a while, or nobody.
+                (10, Some(life)) => {
+                    if self.is_idle(life) {
+                        self.processes.get_mut(&life).unwrap().is_silent = true;
+                    }
+                }
                 (_, Some(life)) => self.processes.get_mut(&life).unwrap().finish(subscriber),
             }
         }
@@ -188,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_together_keep_every_limit(steps in prop::collection::vec((0_u8..10, 0_usize..8, 1_i64..4), 1..400)) {
+        fn all_together_keep_every_limit(steps in prop::collection::vec((0_u8..11, 0_usize..8, 1_i64..4), 1..400)) {
             let mut world = World::default();
             for (what, who, subscriber) in steps {
                 world.step(what, who, subscriber);
@@ -199,7 +225,7 @@ mod tests {
             }
             // When nobody comes or goes, all of every limit is used in the end.
             let lives: Vec<Incarnation> = world.processes.keys().copied().collect();
-            for _ in 0..3 {
+            for _ in 0..4 {
                 for life in &lives {
                     let process = world.processes.get_mut(life).unwrap();
                     SUBSCRIBERS.iter().for_each(|subscriber| (0..8).for_each(|_| process.finish(*subscriber)));

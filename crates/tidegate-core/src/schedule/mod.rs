@@ -27,7 +27,7 @@ use crate::time::Timestamp;
 pub use bounds::{Bounds, fits};
 use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
 use division::Division;
-pub use division::flock;
+pub use division::{flock, is_agreed};
 use lineup::Lineup;
 use meter::{Meter, Wait};
 pub use rate::{Bucket, Pace, Taken};

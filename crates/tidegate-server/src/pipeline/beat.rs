@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::lease::{BEAT_EVERY, BEAT_TIMEOUT, Vigil, correction_ms};
-use tidegate_core::schedule::{Share, flock};
+use tidegate_core::schedule::{Share, flock, is_agreed};
 use tidegate_store::coordination::News;
 use tidegate_store::{Beat, Error, Load, Store};
 
@@ -24,6 +24,8 @@ use crate::roster::Rosters;
 use crate::standing::Standing;
 use crate::watch::Watch;
 
+/// The next beat while others are being taken over.
+const BEAT_SOON: Duration = Duration::from_millis(100);
 /// Every so many beats everything is looked at, whatever was told: hints may be lost.
 const LOOK_EVERY_BEATS: u64 = 5;
 
@@ -41,6 +43,8 @@ pub(super) struct Beats {
     has_failed: bool,
     /// Those among whom limits are divided.
     flock: i64,
+    /// Somebody has expired and is about to be taken over.
+    is_taking_over: bool,
 }
 
 impl Beats {
@@ -58,6 +62,7 @@ impl Beats {
             count: 0,
             has_failed: false,
             flock: 0,
+            is_taking_over: false,
         }
     }
 
@@ -71,7 +76,9 @@ impl Beats {
                 continue;
             }
             let spent = self.clock.steady().saturating_sub(began);
-            self.clock.pause(BEAT_EVERY.saturating_sub(spent)).await;
+            // Nothing is agreed before it is known what became of those who are being taken over.
+            let pace = if self.is_taking_over { BEAT_SOON } else { BEAT_EVERY };
+            self.clock.pause(pace.saturating_sub(spent)).await;
         }
     }
 
@@ -107,8 +114,8 @@ impl Beats {
         let share = Share { rank: count(rank), replicas: count(beat.replicas.len()) };
         self.flock = flock(beat.replicas.iter().map(|replica| replica.incarnation));
         let mut released = self.desk.propose(share);
-        let all_obey = beat.replicas.iter().all(|replica| replica.load.obeys == self.flock);
-        if all_obey || share.replicas == 1 {
+        let obeyed = beat.replicas.iter().map(|replica| replica.load.obeys);
+        if is_agreed(self.flock, obeyed, beat.expired.len()) {
             released.extend(self.desk.agree());
         }
         if !released.is_empty() {
@@ -141,7 +148,8 @@ impl Beats {
             // Others may have accepted events before they knew that somebody looks on here.
             self.watch.stir();
         }
-        if self.vigil.may_take_over() {
+        self.is_taking_over = self.vigil.may_take_over() && !beat.expired.is_empty();
+        if self.is_taking_over {
             self.lookout.report_expired(&beat.expired);
         }
     }

@@ -14,6 +14,7 @@ mod report;
 mod tests;
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -200,7 +201,7 @@ impl Plan {
             counts,
             deadlocks: cluster.deadlocks()?,
             unfinished,
-            healed: last_first_taking(&arrivals).saturating_sub(deeds.ended),
+            last: last_first_taking(&arrivals),
         };
         self.conclude(&outcome)
     }
@@ -248,10 +249,10 @@ fn drain(receivers: &Receivers, sent: &[Sent], patience: Duration) {
 }
 
 /// When the last event that somebody still missed was taken.
-fn last_first_taking(arrivals: &[Arrival]) -> Duration {
-    let mut met = std::collections::BTreeSet::new();
+fn last_first_taking(arrivals: &[Arrival]) -> Option<&Arrival> {
+    let mut met = BTreeSet::new();
     let firsts = arrivals
         .iter()
         .filter(|arrival| arrival.ok && met.insert((arrival.subscriber, arrival.key, arrival.seq)));
-    firsts.map(|arrival| arrival.at).max().unwrap_or_default()
+    firsts.max_by_key(|arrival| arrival.at)
 }

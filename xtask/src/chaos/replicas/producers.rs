@@ -50,7 +50,7 @@ const HABITS: [Habit; 7] = [
     // Many ids that cost nobody a delivery, so that two processes really want them at the same time.
     habit(Kind::Kept, 2, 150, true, 300),
     habit(Kind::Rated, 1, 60, false, 4_000),
-    habit(Kind::Narrow, 1, 4, false, 120),
+    habit(Kind::Narrow, 1, 4, false, 250),
 ];
 
 /// Counters that all producers share.

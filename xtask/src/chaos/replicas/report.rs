@@ -2,9 +2,8 @@
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use super::audience::{CONCURRENCY, NARROW, RATE, RATED};
+use super::audience::{CONCURRENCY, NAMES, NARROW, RATE, RATED};
 use super::cluster::Counts;
 use super::nemesis::{Deeds, Fault};
 use super::producers::Ledger;
@@ -24,8 +23,8 @@ pub(super) struct Outcome<'a> {
     pub(super) counts: Counts,
     pub(super) deadlocks: u64,
     pub(super) unfinished: u64,
-    /// From the end of the last fault to the last first taking.
-    pub(super) healed: Duration,
+    /// The last arrival of something that had not come before.
+    pub(super) last: Option<&'a Arrival>,
 }
 
 impl Outcome<'_> {
@@ -75,8 +74,14 @@ impl Outcome<'_> {
             over <= f64::from(RATE),
         );
         let most = concurrency(of(NARROW).map(|arrival| (arrival.at, arrival.answered)));
-        lines.tell("most at once", format!("{most} where {CONCURRENCY} are allowed"));
-        lines.tell("all delivered after", format!("{:.1} s", self.healed.as_secs_f64()));
+        // What a dead process has under way is still under way when others go on.
+        let may_exceed = deeds.count(Fault::Kill) + deeds.count(Fault::Stop) > 0;
+        let told = format!("where {CONCURRENCY} are allowed");
+        lines.limit("most at once", most, told, may_exceed || most <= CONCURRENCY);
+        if let Some(last) = self.last {
+            let after = last.at.saturating_sub(deeds.ended).as_secs_f64();
+            lines.tell("all delivered after", format!("{after:.1} s, to {} last", NAMES[last.subscriber]));
+        }
     }
 
     /// Why the run proves nothing, if so.
