@@ -42,6 +42,43 @@ pub struct Group {
     pub room: Room,
 }
 
+/// What a store needs that must write a group piece by piece because some submission can not be written: what comes
+/// before the submissions, each of them, and the refills, whose answers speak of what all the others left.
+impl Group {
+    fn bare(&self) -> Self {
+        Self { now: self.now, version: self.version, ..Self::default() }
+    }
+
+    pub(crate) fn before_submissions(&self) -> Self {
+        Self {
+            results: self.results.clone(),
+            streaks: self.streaks.clone(),
+            released: self.released.clone(),
+            asked: self.asked.clone(),
+            backfills: self.backfills.clone(),
+            steps: self.steps.clone(),
+            ..self.bare()
+        }
+    }
+
+    pub(crate) fn alone(&self, submission: &Submission) -> Self {
+        Self { submissions: vec![submission.clone()], ..self.bare() }
+    }
+
+    pub(crate) fn only_refills(&self) -> Self {
+        Self { refills: self.refills.clone(), ..self.bare() }
+    }
+
+    /// The answers to refills that were not looked at: ask again.
+    pub(crate) fn ask_again(&self) -> impl Iterator<Item = Refilled> {
+        self.refills.iter().map(|refill| Refilled {
+            subscriber: refill.subscriber,
+            drained: false,
+            next_due: Some(self.now),
+        })
+    }
+}
+
 /// The events of one request, routed.
 #[derive(Clone, Debug)]
 pub struct Submission {
@@ -258,5 +295,16 @@ impl Committed {
         self.backfilled.extend(later.backfilled);
         self.stepped.extend(later.stepped);
         self.stale += later.stale;
+    }
+
+    /// The last word of a group that was written piece by piece.
+    pub(crate) fn end(mut self, group: &Group, refilled: Option<Self>) -> Self {
+        match refilled {
+            Some(refilled) => self.absorb(refilled),
+            None => self.refilled.extend(group.ask_again()),
+        }
+        self.spilled.sort_unstable();
+        self.spilled.dedup();
+        self
     }
 }

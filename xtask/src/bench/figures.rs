@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::bare;
 use super::generator::Load;
 use super::process::{self, Counters, Usage};
 use super::stage::{Part, Stage, straight};
 use super::table::Goal::{AtLeast, AtMost, None as NoGoal};
 use super::table::{Row, median};
+use super::{bare, receiver};
 use crate::clock::{self, Stopwatch};
 use crate::server::Server;
 
@@ -186,16 +186,12 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let created = stage.subscribe(&server, 1)?;
     let (mut syncs, mut p50s, mut p99s) = (vec![], vec![], vec![]);
     let (mut bare_p50s, mut bare_p99s) = (vec![], vec![]);
-    let requests = stage.count(2_000).min(2_000);
     for _ in 0..stage.rounds() {
         syncs.push(bare::fdatasync_ms(stage.folder(), 1_000)?);
         let (bare_p50, bare_p99) = bare::paced_commit_ms(stage.folder(), 1_000, Duration::from_millis(5))?;
         bare_p50s.push(bare_p50);
         bare_p99s.push(bare_p99);
-        stage.reset(0)?;
-        let gentle = Load { rate: Some(200.0), connections: 16, ..stage.load(&server, requests) };
-        let sent = stage.generate(&gentle)?;
-        let received = stage.wait_for(sent.accepted)?;
+        let received = gentle(stage, &server)?;
         p50s.push(received.p50_ms);
         p99s.push(received.p99_ms);
     }
@@ -209,6 +205,15 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
         Row::new("latency", "event to receiver at 200/s, p50", median(p50s), "ms", AtMost(sync + 0.4)),
         Row::new("latency", "event to receiver at 200/s, p99", median(p99s), "ms", AtMost(1.5)),
     ])
+}
+
+/// 200 events a second, and what the receiver says of their times.
+pub(super) fn gentle(stage: &mut Stage, server: &Server) -> Result<receiver::Report> {
+    stage.reset(0)?;
+    let requests = stage.count(2_000).min(2_000);
+    let load = Load { rate: Some(200.0), connections: 16, ..stage.load(server, requests) };
+    let sent = stage.generate(&load)?;
+    stage.wait_for(sent.accepted)
 }
 
 /// A server with nothing to do does nothing, twice in a row: a thread that ends after load may, a slow timer not.
@@ -242,12 +247,7 @@ fn usage_during(server: &Server, span: Duration) -> Result<Usage> {
 
 /// Millions of deliveries that wait: memory, restart, and whether the first ones still come at once.
 fn waiting(stage: &mut Stage) -> Result<Vec<Row>> {
-    let mut server = stage.empty_server("waiting")?;
-    let subscribers = stage.subscribe(&server, WAITING_SUBSCRIBERS)?;
-    let ids: Vec<String> = subscribers.into_iter().map(|subscriber| subscriber.id).collect();
-    for id in &ids {
-        act(&server, id, "pause")?;
-    }
+    let (mut server, ids) = paused(stage)?;
     let shared = WAITING_SUBSCRIBERS as u64;
     let (few, many) = (stage.count(200_000).max(40_000), stage.count(2_000_000));
     stage.fill(&server, few / shared)?;
@@ -270,6 +270,17 @@ fn waiting(stage: &mut Stage) -> Result<Vec<Row>> {
     ])
 }
 
+/// An empty server with subscribers that wait, by their ids.
+pub(super) fn paused(stage: &Stage) -> Result<(Server, Vec<String>)> {
+    let server = stage.empty_server("waiting")?;
+    let subscribers = stage.subscribe(&server, WAITING_SUBSCRIBERS)?;
+    let ids: Vec<String> = subscribers.into_iter().map(|subscriber| subscriber.id).collect();
+    for id in &ids {
+        act(&server, id, "pause")?;
+    }
+    Ok((server, ids))
+}
+
 /// Lets each subscriber begin in turn; the median time until its first deliveries have come.
 pub(super) fn first_deliveries_ms(stage: &Stage, server: &Server, ids: &[String]) -> Result<f64> {
     let mut times = Vec::new();
@@ -285,7 +296,7 @@ pub(super) fn first_deliveries_ms(stage: &Stage, server: &Server, ids: &[String]
     Ok(median(times))
 }
 
-pub(super) fn act(server: &Server, subscriber: &str, action: &str) -> Result<()> {
+fn act(server: &Server, subscriber: &str, action: &str) -> Result<()> {
     server.api("POST", &format!("/v1/subscribers/{subscriber}/{action}"), &Value::Null)?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::bare;
 use super::figures::{
-    FIRST_DELIVERIES, Figure, Flow, WAITING_SUBSCRIBERS, act, first_deliveries_ms, seconds_between,
+    FIRST_DELIVERIES, Figure, Flow, WAITING_SUBSCRIBERS, first_deliveries_ms, gentle, paused, seconds_between,
 };
 use super::generator::Load;
 use super::stage::Stage;
@@ -51,12 +51,8 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
     let (mut p50s, mut p99s) = (vec![], vec![]);
-    let requests = stage.count(2_000).min(2_000);
     for _ in 0..stage.rounds() {
-        stage.reset(0)?;
-        let gentle = Load { rate: Some(200.0), connections: 16, ..stage.load(&server, requests) };
-        let sent = stage.generate(&gentle)?;
-        let received = stage.wait_for(sent.accepted)?;
+        let received = gentle(stage, &server)?;
         p50s.push(received.p50_ms);
         p99s.push(received.p99_ms);
     }
@@ -108,12 +104,7 @@ fn shared_rate(stage: &mut Stage, servers: &[Server]) -> Result<f64> {
 
 /// Millions of deliveries that wait: whether the first ones still come at once.
 fn waiting(stage: &mut Stage) -> Result<Vec<Row>> {
-    let server = stage.empty_server("waiting")?;
-    let subscribers = stage.subscribe(&server, WAITING_SUBSCRIBERS)?;
-    let ids: Vec<String> = subscribers.into_iter().map(|subscriber| subscriber.id).collect();
-    for id in &ids {
-        act(&server, id, "pause")?;
-    }
+    let (server, ids) = paused(stage)?;
     let shared = WAITING_SUBSCRIBERS as u64;
     let (few, many) = (stage.count(200_000).max(40_000), stage.count(2_000_000));
     stage.fill(&server, few / shared)?;

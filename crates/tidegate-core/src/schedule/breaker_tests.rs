@@ -3,27 +3,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::*;
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_REFILL_JOBS};
 
 const FAILED: Outcome = Outcome::Failed { chance: 0 };
 
 fn job(delivery: i64) -> Job {
-    Job {
-        delivery,
-        project: 1,
-        subscriber: 1,
-        event: delivery,
-        lane: None,
-        attempts: 0,
-        tries: 0,
-        token: 1,
-        accepted_at: Timestamp::from_ms(0),
-        replay: false,
-        body: Bytes::from_static(b"{}"),
-    }
+    super::tests::job(1, delivery)
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -132,7 +132,7 @@ mod tests {
         fn send(&mut self, next: &mut i64) {
             for subscriber in SUBSCRIBERS {
                 *next += 1;
-                let job = crate::schedule::replicas_tests::job(subscriber, *next);
+                let job = crate::schedule::tests::job(subscriber, *next);
                 // Where it has no place, others take it.
                 let _ = self.schedule.push(job, NOW);
             }

@@ -3,27 +3,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::tests::job;
 use super::*;
 use crate::limits::GRANT_VALID_MS;
-
-pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
-    Job {
-        delivery,
-        project: 1,
-        subscriber,
-        event: delivery,
-        lane: None,
-        attempts: 0,
-        tries: 0,
-        token: 1,
-        accepted_at: Timestamp::from_ms(0),
-        replay: false,
-        body: Bytes::from_static(b"{}"),
-    }
-}
 
 fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
     let rate = rate.map(|rate| Rate::parse(rate).unwrap());

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_JOBS};
 
-fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
+pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
     Job {
         delivery,
         project: 1,

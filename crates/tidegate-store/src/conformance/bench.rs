@@ -142,7 +142,7 @@ pub(crate) fn claim(job: &Job) -> Claim {
 }
 
 /// The result of one attempt at `job`.
-pub(crate) fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
+pub fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
     let arrived = next == Next::Delivered;
     Finished {
         claim: claim(job),

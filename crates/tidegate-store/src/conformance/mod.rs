@@ -42,6 +42,7 @@ use tidegate_core::time::Timestamp;
 
 use crate::Store;
 use bench::Bench;
+pub use bench::finished;
 pub use scratch::Scratch;
 
 /// How a case gets at a store. One harness is one store, from its creation to its end.

@@ -16,7 +16,7 @@ use super::db::{Asked, Conn, Fault, Pool};
 use super::open::enter_period;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries};
-use crate::{Committed, Error, Group, Refilled, Result, Room};
+use crate::{Committed, Error, Group, Result, Room};
 
 /// How often a group is tried that others stood in the way of.
 const TRIES_MAX: u32 = 3;
@@ -113,21 +113,10 @@ impl Writer {
     /// Some submission can not be written: each goes alone, after what comes before them and before the refills, whose
     /// answers speak of what all of them left in the store.
     async fn one_by_one(&mut self, group: &Group) -> Result<Committed> {
-        let bare = || Group { now: group.now, version: group.version, ..Group::default() };
-        let first = Group {
-            results: group.results.clone(),
-            streaks: group.streaks.clone(),
-            released: group.released.clone(),
-            asked: group.asked.clone(),
-            backfills: group.backfills.clone(),
-            steps: group.steps.clone(),
-            ..bare()
-        };
-        let (mut all, mut room) = self.run(&first, group.room.clone()).await?;
+        let (mut all, mut room) = self.run(&group.before_submissions(), group.room.clone()).await?;
         // From here on something is written: what fails is told where it belongs, never instead of what did not.
         for submission in &group.submissions {
-            let alone = Group { submissions: vec![submission.clone()], ..bare() };
-            match self.run(&alone, room.clone()).await {
+            match self.run(&group.alone(submission), room.clone()).await {
                 Err(failure) => all.submissions.push(Err(failure.into())),
                 Ok((one, left)) => {
                     all.absorb(one);
@@ -135,18 +124,8 @@ impl Writer {
                 }
             }
         }
-        let last = Group { refills: group.refills.clone(), ..bare() };
-        match self.run(&last, room).await {
-            Ok((refilled, _)) => all.absorb(refilled),
-            Err(_) => all.refilled.extend(group.refills.iter().map(|refill| Refilled {
-                subscriber: refill.subscriber,
-                drained: false,
-                next_due: Some(group.now),
-            })),
-        }
-        all.spilled.sort_unstable();
-        all.spilled.dedup();
-        Ok(all)
+        let refilled = self.run(&group.only_refills(), room).await;
+        Ok(all.end(group, refilled.ok().map(|(refilled, _)| refilled)))
     }
 
     /// Writes a group; what is left of the room comes back with what it did.
@@ -265,10 +244,7 @@ impl Writer {
             let statuses = admit::read_back(conn, submission, (self.incarnation, written)).await?;
             committed.submissions.push(Ok(statuses));
         }
-        for refill in &group.refills {
-            let again = Refilled { subscriber: refill.subscriber, drained: false, next_due: Some(group.now) };
-            committed.refilled.push(again);
-        }
+        committed.refilled.extend(group.ask_again());
         committed.stepped = group.steps.iter().map(|step| step.job).collect();
         committed.backfilled = Vec::new();
         // What it left due in the store is found by asking for it.

@@ -13,7 +13,7 @@ use tidegate_core::id::{SubscriberNo, Version};
 use super::dedupe::{Dedupe, Delta};
 use super::lanes::Backfilling;
 use super::{Writer, configuration, deliveries, events, failed, jobs, quarantine, stamp};
-use crate::{Admission, Committed, Error, Group, Refilled, Result, Room, Submission, UnitStatus};
+use crate::{Admission, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
 pub(super) struct Context<'a> {
@@ -73,21 +73,11 @@ pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
 /// Some submission can not be written: each goes alone, after what comes before them and before the refills, whose
 /// answers speak of what all of them left in the store.
 fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
-    let bare = || Group { now: group.now, version: group.version, ..Group::default() };
-    let first = Group {
-        results: group.results.clone(),
-        streaks: group.streaks.clone(),
-        released: group.released.clone(),
-        asked: group.asked.clone(),
-        backfills: group.backfills.clone(),
-        steps: group.steps.clone(),
-        ..bare()
-    };
+    let first = group.before_submissions();
     let (mut all, mut room) = run(writer, &first, group.room.clone()).map_err(failed)?;
     // From here on something is written: what fails is told where it belongs, never instead of what did not.
     for submission in &group.submissions {
-        let alone = Group { submissions: vec![submission.clone()], ..bare() };
-        match run_after_faults(writer, &alone, &room) {
+        match run_after_faults(writer, &group.alone(submission), &room) {
             Err(error) => all.submissions.push(Err(error)),
             Ok((one, left)) => {
                 all.absorb(one);
@@ -95,18 +85,8 @@ fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
             }
         }
     }
-    let last = Group { refills: group.refills.clone(), ..bare() };
-    match run_after_faults(writer, &last, &room) {
-        Ok((refilled, _)) => all.absorb(refilled),
-        Err(_) => all.refilled.extend(group.refills.iter().map(|refill| Refilled {
-            subscriber: refill.subscriber,
-            drained: false,
-            next_due: Some(group.now),
-        })),
-    }
-    all.spilled.sort_unstable();
-    all.spilled.dedup();
-    Ok(all)
+    let refilled = run_after_faults(writer, &group.only_refills(), &room);
+    Ok(all.end(group, refilled.ok().map(|(refilled, _)| refilled)))
 }
 
 fn run_after_faults(writer: &mut Writer, group: &Group, room: &Room) -> Result<(Committed, Room)> {

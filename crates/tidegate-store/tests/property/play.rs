@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::delivery::Job;
 use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
-use tidegate_store::conformance::Harness;
+use tidegate_store::conformance::{Harness, finished};
 use tidegate_store::{
     Admission, BackfillStep, Change, Claim, Committed, DeliveryFilter, DeliveryRow, EventFilter, EventRow,
     Finished, Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
@@ -341,23 +339,4 @@ fn pick<T: Copy>(from: &[T], by: Pick) -> T {
 
 fn named(sent: &Sent) -> (String, String) {
     (format!("e{}", sent.id), format!("{{\"id\":{},\"content\":{}}}", sent.id, sent.content))
-}
-
-fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
-    Finished {
-        claim: Claim { delivery: job.delivery, token: job.token },
-        subscriber: job.subscriber,
-        lane: job.lane,
-        n: job.attempts + 1,
-        attempt: Attempt {
-            at,
-            status: Some(200),
-            error: None,
-            detail: String::new(),
-            phases: Phases::default(),
-            response: None,
-        },
-        next,
-        body: None,
-    }
 }

@@ -13,17 +13,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use cut::Proxy;
 use schema::Schema;
-use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::delivery::Job;
 use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
+use tidegate_store::conformance::finished;
 use tidegate_store::postgres::PostgresStore;
 use tidegate_store::postgres::connect::{Session, Target};
 use tidegate_store::{
-    Admission, Change, Claim, Committed, Error, Finished, Group, Load, NewSubscriber, Refill, Room,
-    RoutedUnit, Store, Submission, UnitStatus,
+    Admission, Change, Committed, Error, Group, Load, NewSubscriber, Refill, Room, RoutedUnit, Store,
+    Submission, UnitStatus,
 };
 use tokio_postgres::Client;
 
@@ -96,26 +95,6 @@ async fn until_somebody_waits(client: &Client) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'tidegate'";
     while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
         tokio::task::yield_now().await;
-    }
-}
-
-/// The result of a first attempt at `job`.
-fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
-    Finished {
-        claim: Claim { delivery: job.delivery, token: job.token },
-        subscriber: job.subscriber,
-        lane: job.lane,
-        n: job.attempts + 1,
-        attempt: Attempt {
-            at,
-            status: Some(200),
-            error: None,
-            detail: String::new(),
-            phases: Phases { total_us: 2_000, ..Phases::default() },
-            response: None,
-        },
-        next,
-        body: None,
     }
 }
 
