@@ -77,6 +77,9 @@ impl Target {
             parsed.set_query(None);
         } else {
             parsed.query_pairs_mut().clear().extend_pairs(rest);
+            // PostgreSQL's URLs know no plus for a space.
+            let query = parsed.query().unwrap_or_default().replace('+', "%20");
+            parsed.set_query(Some(&query));
         }
         let mut config: Config = parsed.as_str().parse().map_err(|error: tokio_postgres::Error| {
             unusable(format!("the URL of the store can not be used: {}", root_cause(&error)))
@@ -121,6 +124,7 @@ impl Target {
         let session = self.connect_plain().await?;
         let settings = format!("{SETTINGS} SET search_path = {};", self.schema);
         session.client.batch_execute(&settings).await.map_err(failed)?;
+        check_durable(&session.client).await?;
         Ok(session)
     }
 
@@ -145,6 +149,24 @@ impl Target {
             }
         }
     }
+}
+
+/// A commit must be on disk when it returns: asked of every session, because settings may change while we run.
+async fn check_durable(client: &Client) -> Result<()> {
+    let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync')";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    let (synchronous_commit, fsync): (&str, &str) = (row.get(0), row.get(1));
+    if synchronous_commit == "off" {
+        return Err(unusable(
+            "synchronous_commit is off, so an accepted event could be lost: set it to on (or remote_write, \
+             remote_apply, local) for this role or database"
+                .to_owned(),
+        ));
+    }
+    if fsync == "off" {
+        return Err(unusable("fsync is off, so an accepted event could be lost: set it to on".to_owned()));
+    }
+    Ok(())
 }
 
 /// Moves bytes until the session ends, and tells what is heard on the way. Whoever asks on it is told how it ended; here

@@ -39,7 +39,7 @@ impl PostgresStore {
     pub async fn open(url: &str, terms: Terms, now: Timestamp) -> Result<Self> {
         let target = Target::parse(url)?;
         let pool = Pool::new(target.clone());
-        check_server(&target).await?;
+        check_version(&target).await?;
         migrate(&target).await?;
         let conn = pool.lend().await?;
         create(&conn, &terms, now).await?;
@@ -67,34 +67,14 @@ impl PostgresStore {
     }
 }
 
-/// Refuses a server that is too old, or does not keep what it says it keeps.
-async fn check_server(target: &Target) -> Result<()> {
-    let session = target.connect_plain().await?;
-    let setting = async |name: &str| {
-        let row = session.client.query_one("SELECT current_setting($1)", &[&name]).await.map_err(failed)?;
-        Ok::<String, Error>(row.get(0))
-    };
-    let version: i32 = setting("server_version_num").await?.parse().unwrap_or(0);
-    if version < VERSION_MIN {
-        let told = setting("server_version").await?;
+/// Refuses a server that is too old.
+async fn check_version(target: &Target) -> Result<()> {
+    let session = target.connect().await?;
+    let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version')";
+    let row = session.client.query_one(sql, &[]).await.map_err(failed)?;
+    if row.get::<_, i32>(0) < VERSION_MIN {
+        let told: &str = row.get(1);
         return Err(Error::Unusable(format!("PostgreSQL {told} is too old: use version 15 or newer")));
-    }
-    check_durable(&setting("synchronous_commit").await?, &setting("fsync").await?)
-}
-
-/// A commit must be on disk when it returns.
-pub(super) fn check_durable(synchronous_commit: &str, fsync: &str) -> Result<()> {
-    if synchronous_commit == "off" {
-        return Err(Error::Unusable(
-            "synchronous_commit is off, so an accepted event could be lost: set it to on (or remote_write, \
-             remote_apply, local) for this role or database"
-                .to_owned(),
-        ));
-    }
-    if fsync == "off" {
-        return Err(Error::Unusable(
-            "fsync is off, so an accepted event could be lost: set it to on".to_owned(),
-        ));
     }
     Ok(())
 }

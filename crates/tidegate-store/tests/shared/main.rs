@@ -18,8 +18,8 @@ use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 use tidegate_store::conformance::finished;
-use tidegate_store::postgres::PostgresStore;
 use tidegate_store::postgres::connect::{Session, Target};
+use tidegate_store::postgres::{Periods, PostgresStore, Terms};
 use tidegate_store::{
     Admission, Change, Committed, Error, Group, Load, NewSubscriber, Refill, Room, RoutedUnit, Store,
     Submission, UnitStatus,
@@ -303,4 +303,14 @@ async fn a_cancelled_caller_leaves_no_transaction_open() {
     let open: i64 = session.client.query_one(sql, &[]).await.unwrap().get(0);
     assert_eq!(open, 0);
     tokio::time::timeout(Duration::from_secs(20), store.newest()).await.unwrap().unwrap();
+}
+
+/// What is answered as accepted is on disk, or nothing is accepted at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_answers_before_the_disk_does_is_refused() {
+    let schema = Schema::new();
+    let url = format!("{}&options=-c%20synchronous_commit%3Doff", schema.url());
+    let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
+    let refused = PostgresStore::open(&url, terms, NOW).await.err().expect("it is refused");
+    assert!(matches!(&refused, Error::Unusable(why) if why.contains("synchronous_commit")), "{refused}");
 }
