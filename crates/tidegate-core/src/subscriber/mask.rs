@@ -5,8 +5,8 @@
 
 use super::hidden::MASK;
 
-/// Shorter segments are words; tokens are longer.
-const TOKEN_LEN_MIN: usize = 16;
+/// What is shorter is no secret that could last.
+const TOKEN_LEN_MIN: usize = 8;
 /// A run of letters or of digits up to this long is a word or a number.
 const WORD_LEN_MAX: usize = 15;
 
@@ -53,7 +53,7 @@ fn mask_pair(pair: &str) -> String {
     }
 }
 
-/// Long, and not a few words and numbers joined by punctuation.
+/// Not short, and not a few words and numbers joined by punctuation.
 fn is_token(segment: &str) -> bool {
     let is_word = |piece: &str| {
         let is_plain = piece.bytes().all(|byte| byte.is_ascii_lowercase())
@@ -87,10 +87,11 @@ mod tests {
             ("https://e.com/h#secret", "https://e.com/h#***"),
             (
                 "https://hooks.example.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
-                "https://hooks.example.com/services/T00000000/B00000000/***",
+                "https://hooks.example.com/services/***/***/***",
             ),
             ("https://e.com/in/550e8400-e29b-41d4-a716-446655440000/x", "https://e.com/in/***/x"),
             ("https://e.com/0123456789abcdef", "https://e.com/***"),
+            ("https://e.com/hook/s3cr3t-token", "https://e.com/hook/***"),
             ("https://e.com/supercalifragilisticexpialidocious", "https://e.com/***"),
         ] {
             assert_eq!(mask_url(url), masked);
