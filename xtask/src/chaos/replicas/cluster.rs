@@ -112,6 +112,11 @@ impl<'a> Cluster<'a> {
         Ok(counts(&self.replicas[index])?.anew)
     }
 
+    /// Whether one of them waits for a receiver's answer.
+    pub(super) fn is_busy(&self, index: usize) -> bool {
+        self.replicas[index].metric("tidegate_attempts_in_flight").is_ok_and(|count| count > 0)
+    }
+
     /// What all of them counted so far.
     pub(super) fn counts(&self) -> Result<Counts> {
         let mut all = self.past;

@@ -37,6 +37,8 @@ use crate::prng::Prng;
 use crate::server::Scratch;
 use crate::services::Services;
 
+/// Chance decides what a fault meets: a run that proves nothing is made again, but not for ever.
+const TRIES: u32 = 3;
 /// The load runs for so long before the first fault.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Longer than it takes to miss a process and to take over.
@@ -157,20 +159,33 @@ fn build_sabotaged() -> Result<PathBuf> {
 }
 
 impl Plan {
+    /// A broken promise is an error at once; that nothing was proven is one in the end.
     fn carry_out(&self, services: &mut Services, prng: &mut Prng) -> Result<()> {
+        for left in (0..TRIES).rev() {
+            match self.attempt(services, prng)? {
+                Some(why) if left == 0 => bail!("{TRIES} runs prove nothing: {why}"),
+                Some(why) => println!("once more, because this run proves nothing: {why}"),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// One run. Answers why it proves nothing, if so.
+    fn attempt(&self, services: &mut Services, prng: &mut Prng) -> Result<Option<String>> {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let name = format!("replicas-{}", RUNS.fetch_add(1, Ordering::Relaxed));
         let mut scratch = Scratch::new(&name)?;
         let mut cluster = Cluster::start(services, &self.binary, scratch.path(), self.sabotage)?;
         let outcome = self.campaign(&mut cluster, prng);
-        if outcome.is_err() {
+        if !matches!(outcome, Ok(None)) {
             eprintln!("{}", cluster.log_tails());
             scratch.keep();
         }
         outcome
     }
 
-    fn campaign(&self, cluster: &mut Cluster<'_>, prng: &mut Prng) -> Result<()> {
+    fn campaign(&self, cluster: &mut Cluster<'_>, prng: &mut Prng) -> Result<Option<String>> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let watch = Stopwatch::start();
         let receivers = runtime.block_on(Receivers::start(watch, prng.next()))?;
@@ -211,20 +226,21 @@ impl Plan {
         if self.sabotage.is_some() { MISSED_AFTER } else { DRAIN_PATIENCE }
     }
 
-    fn conclude(&self, outcome: &Outcome<'_>) -> Result<()> {
+    fn conclude(&self, outcome: &Outcome<'_>) -> Result<Option<String>> {
         let broken = outcome.report();
-        match self.sabotage {
-            Some(sabotage) if broken.is_empty() => {
-                bail!("nobody found out that {} was switched off", sabotage.name())
-            }
-            Some(sabotage) => println!("found, without {}: {}", sabotage.name(), broken.join(", ")),
+        let why = match self.sabotage {
             None if !broken.is_empty() => bail!("a promise was broken: {}", broken.join(", ")),
-            None => match outcome.void() {
-                Some(why) => bail!("the run proves nothing: {why}"),
-                None => println!("every promise was kept"),
-            },
+            None => outcome.void().map(str::to_owned),
+            Some(sabotage) => {
+                broken.is_empty().then(|| format!("nobody found out that {} was off", sabotage.name()))
+            }
+        };
+        match self.sabotage {
+            _ if why.is_some() => {}
+            None => println!("every promise was kept"),
+            Some(sabotage) => println!("found, without {}: {}", sabotage.name(), broken.join(", ")),
         }
-        Ok(())
+        Ok(why)
     }
 }
 

@@ -20,9 +20,11 @@ use crate::services::Services;
 const UNDER_WAY_MAX: Duration = Duration::from_millis(3_000);
 /// What was on its way as a process died or stood still arrives a moment later.
 const ON_ITS_WAY: Duration = Duration::from_millis(300);
-/// How long answers are held back before a process is stopped, and how long before their end it is.
-const HELD: Duration = Duration::from_millis(1_500);
+/// How long answers are held back before a process is struck, and how long they are held afterwards.
+const HELD_BEFORE: Duration = Duration::from_millis(500);
 const HELD_AFTER: Duration = Duration::from_millis(500);
+/// A process that has just come back has nothing to do until shares and lanes have come to it.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 /// One that was stopped finds out that it was taken over within this.
 const AWAKE_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -143,12 +145,12 @@ impl Nemesis<'_, '_> {
 
     fn kill(&mut self) -> Result<()> {
         let victim = self.victim()?;
-        if self.prng.below(2) == 0 {
-            self.receivers.hold(HELD);
-            clock::pause(HELD_AFTER);
+        let began = self.watch.elapsed();
+        if self.deeds.count(Fault::Kill) == 0 || self.prng.below(2) == 0 {
+            self.catch_busy(victim);
         }
         self.cluster.kill(victim)?;
-        self.open_window();
+        self.open_window(began);
         // Back before anybody misses it, a little later, or after others have taken over what it held.
         let away = self.prng.pick(&[0, 2_000, 7_000]);
         clock::pause(Duration::from_millis(away));
@@ -159,10 +161,10 @@ impl Nemesis<'_, '_> {
     fn stop(&mut self) -> Result<()> {
         let victim = self.victim()?;
         let lives = self.cluster.lives(victim)?;
-        self.receivers.hold(HELD);
-        clock::pause(HELD - HELD_AFTER);
+        let began = self.watch.elapsed();
+        self.catch_busy(victim);
         self.cluster.replicas[victim].signal("-STOP")?;
-        self.open_window();
+        self.open_window(began);
         self.pause_ms(6_500, 8_000);
         self.cluster.replicas[victim].signal("-CONT")?;
         // Whether it did is counted at the end.
@@ -207,10 +209,18 @@ impl Nemesis<'_, '_> {
         }
     }
 
-    /// What is under way now may come again.
-    fn open_window(&mut self) {
-        let now = self.watch.elapsed();
-        let window = Window { from: now.saturating_sub(UNDER_WAY_MAX), until: now + ON_ITS_WAY };
+    /// Holds answers back until this process is known to wait for one. Whether it did is seen at the end.
+    fn catch_busy(&self, victim: usize) {
+        self.receivers.hold(BUSY_PATIENCE);
+        clock::pause(HELD_BEFORE);
+        clock::wait_until(BUSY_PATIENCE - HELD_BEFORE, || self.cluster.is_busy(victim));
+        self.receivers.hold(HELD_AFTER);
+    }
+
+    /// What was under way between the beginning of a fault and now may come again.
+    fn open_window(&mut self, began: Duration) {
+        let window =
+            Window { from: began.saturating_sub(UNDER_WAY_MAX), until: self.watch.elapsed() + ON_ITS_WAY };
         self.deeds.windows.push(window);
     }
 

@@ -21,6 +21,9 @@ use crate::prng::Prng;
 /// Every so many requests are answered 500.
 const FAIL_ONE_IN: u64 = 50;
 
+/// A hold that is given up early is noticed within this.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
 
@@ -61,7 +64,7 @@ impl Receivers {
         Ok(receivers)
     }
 
-    /// Holds all answers back for so long.
+    /// Holds all answers back for so long, counted from now; a shorter hold takes the place of a longer one.
     pub(super) fn hold(&self, span: Duration) {
         let until = self.watch.elapsed() + span;
         self.with(|notes| notes.held_until = until);
@@ -86,7 +89,7 @@ impl Receivers {
                     eprintln!("a request that is no delivery came: {}", String::from_utf8_lossy(&request));
                     return;
                 };
-                clock::rest(noted.answer_at.saturating_sub(self.watch.elapsed())).await;
+                self.bide(noted.answer_at).await;
                 // Noted before the first byte goes: whatever it leads to comes after this.
                 let now = self.watch.elapsed();
                 self.with(|notes| notes.arrivals[noted.index].answered = Some(now));
@@ -97,6 +100,18 @@ impl Receivers {
             if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
                 return;
             }
+        }
+    }
+
+    /// Waits until an answer may go.
+    async fn bide(&self, answer_at: Duration) {
+        loop {
+            let until = self.with(|notes| notes.held_until).max(answer_at);
+            let left = until.saturating_sub(self.watch.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            clock::rest(left.min(LOOK_EVERY)).await;
         }
     }
 
@@ -115,8 +130,7 @@ impl Receivers {
             let delay = Duration::from_micros(slowness_us / 2 + notes.prng.below(slowness_us / 2));
             let delivery = delivery.to_owned();
             notes.arrivals.push(Arrival { subscriber, key, seq, delivery, ok, at, answered: None });
-            let answer_at = (at + delay).max(notes.held_until);
-            Ok(Noted { index: notes.arrivals.len() - 1, ok, answer_at })
+            Ok(Noted { index: notes.arrivals.len() - 1, ok, answer_at: at + delay })
         })
     }
 
