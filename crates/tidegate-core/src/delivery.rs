@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use crate::time::Timestamp;
 
 /// Where a delivery stands, as users see it.
@@ -84,6 +84,8 @@ pub struct Job {
     pub accepted_at: Timestamp,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
-    /// The frozen bytes to send.
+    /// The window it was, whose events are read when they are sent.
+    pub fold: Option<WindowNo>,
+    /// The frozen bytes to send; empty for a fold.
     pub body: Bytes,
 }

@@ -10,6 +10,8 @@ use ring::hmac;
 pub type Seq = i64;
 /// A delivery inside an installation. Drawn from the same counter as [`Seq`].
 pub type DeliveryNo = i64;
+/// A window inside an installation. Drawn from the same counter as [`Seq`].
+pub type WindowNo = i64;
 /// A project inside an installation.
 pub type ProjectNo = i64;
 /// A subscriber inside an installation.

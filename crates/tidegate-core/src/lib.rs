@@ -24,6 +24,8 @@ pub mod subscriber;
 
 pub mod route;
 
+pub mod fold;
+
 pub mod schedule;
 
 pub mod lease;

@@ -119,6 +119,37 @@ pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
 /// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.
 pub const CLAIMS_LOST_MAX: u32 = 16;
 
+/// Paths that make up a fold's key.
+pub const FOLD_PATHS_MAX: usize = 8;
+/// A value in a fold's key; longer ones stand there by their hash.
+pub const FOLD_KEY_VALUE_BYTES_MAX: usize = 256;
+/// The shortest time a fold may name: below this nothing is folded that a group commit would not bring together anyway.
+pub const FOLD_SPAN_MIN_MS: u64 = 10;
+/// The longest: a day, so that what is folded arrives long before retention could ask for it.
+pub const FOLD_SPAN_MAX_MS: u64 = 24 * 3_600_000;
+/// How long a window gathers unless its subscriber says otherwise.
+pub const WINDOW_DEFAULT_MS: u64 = 60_000;
+/// How long nothing must come unless the subscriber says otherwise.
+pub const QUIET_DEFAULT_MS: u64 = 10_000;
+/// A quiet window waits so many quiet periods at most unless its subscriber says otherwise: two minutes by default.
+pub const MAX_WAIT_FACTOR: u32 = 12;
+/// How far batches are apart unless the subscriber says otherwise.
+pub const BATCH_EVERY_DEFAULT_MS: u64 = 30_000;
+/// Events of a batch unless the subscriber says otherwise.
+pub const BATCH_EVENTS_DEFAULT: u32 = 1_000;
+/// Events of one window at most.
+pub const FOLD_EVENTS_MAX: u32 = 10_000;
+/// Bytes of a window's events unless its subscriber says otherwise: what receivers commonly take in one request.
+pub const FOLD_BYTES_DEFAULT: u32 = 1024 * 1024;
+/// Bytes of a window's events at least; one event may have more.
+pub const FOLD_BYTES_MIN: u32 = 1024;
+/// Bytes of a window's events at most: a worker holds them all while it sends.
+pub const FOLD_BYTES_MAX: u32 = 8 * 1024 * 1024;
+/// Windows of one project that can be joined: some three hundred bytes of memory each.
+pub const WINDOWS_PER_PROJECT_MAX: usize = 250_000;
+/// Windows that one group commit closes: bounds the wait of those who send meanwhile.
+pub const CLOSE_WINDOWS_MAX: usize = 1_000;
+
 /// How much of a receiver's answer is kept with the attempt.
 pub const RESPONSE_KEPT_BYTES_MAX: usize = 1024;
 /// How much of a receiver's answer is read before the connection is given up.

@@ -12,6 +12,8 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::fold::join;
+
 /// What a delivery's body looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -23,29 +25,58 @@ pub enum Payload {
     Thin,
     /// A CloudEvent in structured mode.
     Cloudevents,
-    /// A list of one event, in the words of NeoForge's consumers.
+    /// A list of events, in the words of NeoForge's consumers.
     Events,
 }
 
 /// How the bytes of a CloudEvent begin, and no others.
 const CLOUDEVENT: &[u8] = b"{\"specversion\":\"1.0\"";
+/// How the bytes of many begin.
+const CLOUDEVENTS: &[u8] = b"[{\"specversion\":\"1.0\"";
 
-/// Whether a body is one of ours in the form of a CloudEvent.
-pub fn is_cloudevent(body: &[u8]) -> bool {
-    body.starts_with(CLOUDEVENT)
+/// The content type of a body of ours that is not plain JSON, told by the way it begins.
+pub fn media_type(body: &[u8]) -> Option<&'static str> {
+    if body.starts_with(CLOUDEVENT) {
+        Some("application/cloudevents+json; charset=utf-8")
+    } else if body.starts_with(CLOUDEVENTS) {
+        Some("application/cloudevents-batch+json; charset=utf-8")
+    } else {
+        None
+    }
 }
 
 impl Payload {
     /// This form of an event, which is given as accepted.
     pub fn render(self, event: &Bytes) -> Bytes {
+        let member = self.member(event);
+        if self == Self::Events { self.list(&[member.clone()]).unwrap_or(member) } else { member }
+    }
+
+    /// This form of an event that stands among others.
+    pub fn member(self, event: &Bytes) -> Bytes {
         let write = match self {
             Self::Full => return event.clone(),
             Self::Thin => thin,
             Self::Cloudevents => cloudevent,
-            Self::Events => events,
+            Self::Events => listed,
         };
         // Whatever was accepted can be read; if not, its receiver is better off with the event than with nothing.
         serde_json::from_slice(event).map_or_else(|_| event.clone(), |envelope| write(&envelope).into())
+    }
+
+    /// Many of them together, where this form has a way of its own to say so.
+    pub fn list(self, members: &[Bytes]) -> Option<Bytes> {
+        let (open, close): (&[u8], &[u8]) = match self {
+            Self::Full | Self::Thin => return None,
+            Self::Cloudevents => (b"[", b"]"),
+            Self::Events => (b"{\"events\":[", b"]}"),
+        };
+        let size: usize = members.iter().map(|member| member.len() + 1).sum();
+        let mut out = Vec::with_capacity(open.len() + size + close.len());
+        out.extend_from_slice(open);
+        join(&mut out, members);
+        out.extend_from_slice(close);
+        Some(out.into())
     }
 }
 
@@ -160,7 +191,7 @@ struct Component<'a> {
     version: Option<&'a RawValue>,
 }
 
-fn events(event: &Envelope<'_>) -> String {
+fn listed(event: &Envelope<'_>) -> String {
     let data = event.data.map_or("null", RawValue::get);
     // serde would take a list for the members in order.
     let component: Component<'_> = match data.starts_with('{') {
@@ -177,7 +208,7 @@ fn events(event: &Envelope<'_>) -> String {
         Some(data) => out.add("data_base64", data.get()),
         None => out.add("data", data),
     }
-    format!("{{\"events\":[{}]}}", out.end())
+    out.end()
 }
 
 /// A text without its quotes and escapes.
@@ -226,7 +257,7 @@ mod tests {
         let body = payload.render(&event);
         assert_eq!(std::str::from_utf8(&body).unwrap(), expected);
         assert!(serde_json::from_slice::<serde_json::Value>(&body).is_ok());
-        assert_eq!(is_cloudevent(&body), payload == Payload::Cloudevents);
+        assert_eq!(media_type(&body).is_some(), payload == Payload::Cloudevents);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Here is what the hot path counts, each in a handle of its own; [`scrape`] looks up the rest when somebody asks.
 
+mod folds;
 mod process;
 pub mod scrape;
 mod sharing;
@@ -12,6 +13,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use folds::Folds;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -23,7 +25,7 @@ use text::Text;
 use tidegate_core::attempt::Verdict;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::Exchange;
-use tidegate_store::{Backlog, Committed, Group, Swept, TakenOver, UnitStatus};
+use tidegate_store::{Backlog, ClosedWindow, Committed, Group, Swept, TakenOver, UnitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -68,6 +70,7 @@ pub struct Metrics {
     events_removed: Counter,
     deliveries_removed: Counter,
     deliveries_expired: Counter,
+    folds: Folds,
     oldest_event: Gauge,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
@@ -114,6 +117,7 @@ impl Default for Metrics {
             events_removed: Counter::default(),
             deliveries_removed: Counter::default(),
             deliveries_expired: Counter::default(),
+            folds: Folds::default(),
             oldest_event: Gauge::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
@@ -191,6 +195,7 @@ impl Metrics {
         );
         self.register_retention(&mut registry);
         self.register_sharing(&mut registry);
+        self.folds.register(&mut registry);
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
     }
 
@@ -232,6 +237,11 @@ impl Metrics {
             "Deliveries of other processes that were made due again here",
             self.taken_over.clone(),
         );
+    }
+
+    /// Windows have closed.
+    pub fn closed(&self, windows: &[ClosedWindow], now: Timestamp) {
+        self.folds.closed(windows, now);
     }
 
     /// Others had taken over what this process held.

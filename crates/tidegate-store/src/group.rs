@@ -7,7 +7,10 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::catalog::{Finding, Reason};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version};
+use tidegate_core::fold::ClosedBy;
+use tidegate_core::id::{
+    DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::schedule::fits;
@@ -34,6 +37,12 @@ pub struct Group {
     pub asked: Vec<(SubscriberNo, DeliveryNo)>,
     /// Steps of jobs.
     pub steps: Vec<JobStep>,
+    /// Folded deliveries that begin to leave.
+    pub seals: Vec<Seal>,
+    /// How many windows whose time has come are to be closed at most.
+    pub close: usize,
+    /// By how many percent congestion lengthens quiet periods, of those that are lengthened.
+    pub stretch: BTreeMap<SubscriberNo, u32>,
     /// New events, request by request.
     pub submissions: Vec<Submission>,
     /// Subscribers whose memory wants more work.
@@ -46,7 +55,8 @@ pub struct Group {
 /// before the submissions, each of them, and the refills, whose answers speak of what all the others left.
 impl Group {
     fn bare(&self) -> Self {
-        Self { now: self.now, version: self.version, ..Self::default() }
+        let stretch = self.stretch.clone();
+        Self { now: self.now, version: self.version, stretch, ..Self::default() }
     }
 
     pub(crate) fn before_submissions(&self) -> Self {
@@ -57,6 +67,8 @@ impl Group {
             asked: self.asked.clone(),
             backfills: self.backfills.clone(),
             steps: self.steps.clone(),
+            seals: self.seals.clone(),
+            close: self.close,
             ..self.bare()
         }
     }
@@ -137,6 +149,34 @@ pub struct Claim {
     pub token: u32,
 }
 
+/// A folded delivery begins to leave: from now on nothing joins it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Whose.
+    pub project: ProjectNo,
+    /// The window it was.
+    pub window: WindowNo,
+    /// By which right.
+    pub claim: Claim,
+}
+
+/// A window that closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedWindow {
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// How many events it held.
+    pub count: u32,
+    /// When it opened.
+    pub opened_at: Timestamp,
+    /// When it was to close by itself.
+    pub due_at: Timestamp,
+    /// Why it would have closed then.
+    pub due_by: ClosedBy,
+    /// Why it closed.
+    pub closed_by: ClosedBy,
+}
+
 /// The result of an attempt.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -183,7 +223,7 @@ pub struct BackfillStep {
     /// The last event of the backfill.
     pub until: Seq,
     /// The events that matched.
-    pub matched: Vec<(Seq, Option<Lane>)>,
+    pub matched: Vec<(Seq, Route)>,
 }
 
 /// A wish for more work.
@@ -282,6 +322,10 @@ pub struct Committed {
     pub stepped: Vec<JobNo>,
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
+    /// Windows that closed.
+    pub closed: Vec<ClosedWindow>,
+    /// When the next window closes by itself, as far as this process knows.
+    pub close_due: Option<Timestamp>,
 }
 
 impl Committed {
@@ -295,6 +339,8 @@ impl Committed {
         self.backfilled.extend(later.backfilled);
         self.stepped.extend(later.stepped);
         self.stale += later.stale;
+        self.closed.extend(later.closed);
+        self.close_due = later.close_due;
     }
 
     /// The last word of a group that was written piece by piece.

@@ -23,12 +23,14 @@ mod job;
 mod read;
 mod replica;
 mod sweep;
+mod window;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::fold::Bundle;
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
@@ -37,8 +39,8 @@ pub use configuration::{
     SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    Admission, BackfillStep, Claim, Committed, Finished, Group, Refill, Refilled, Replay, Room, RoutedUnit,
-    Submission, UnitStatus,
+    Admission, BackfillStep, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled, Replay, Room,
+    RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
@@ -50,6 +52,7 @@ pub use read::{
 
 pub use replica::{Beat, Load, Replica, TakenOver, Vital};
 pub use sweep::{Sweep, Swept};
+pub use window::{EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
 
 /// What can go wrong that the caller can act on.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +93,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Store: Send + Sync + 'static {
     /// Everything that many requests, workers and timers want written, in one transaction.
     ///
-    /// In this order: results of attempts, streaks, releases, what was asked for, backfill steps, job steps, new events
-    /// with their deliveries, refills. A
+    /// In this order: results of attempts, streaks, releases, what was asked for, folded deliveries that leave, windows
+    /// whose time has come, backfill steps, job steps, new events with their deliveries, refills. A
     /// submission that fails on its own account is reported alone; its neighbours commit.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed>;
 
@@ -125,6 +128,15 @@ pub trait Store: Send + Sync + 'static {
         subscriber: SubscriberNo,
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>>;
+
+    /// The windows of a project that gather, oldest first.
+    async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>>;
+    /// Closes windows that gather, or ends them without a delivery, because somebody asked.
+    async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;
+    /// Everything that a folded delivery carries. Nothing if its window is still open or gone.
+    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>>;
+    /// When the next window closes by itself.
+    async fn close_due(&self) -> Result<Option<Timestamp>>;
 
     /// What a selector means at this instant.
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope>;

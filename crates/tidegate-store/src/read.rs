@@ -8,6 +8,8 @@ use tidegate_core::event::{Event, Unit};
 use tidegate_core::id::{DeliveryNo, Lane, QuarantineNo, Seq, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 
+use crate::FoldRow;
+
 /// A part of a list, and where to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
@@ -122,6 +124,8 @@ pub struct DeliveryRow {
     pub lane: Option<Lane>,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
+    /// The window it was, if it is a fold.
+    pub fold: Option<FoldRow>,
     /// The ids of the events it carries, in order; without those that are no longer kept.
     pub events: Vec<String>,
 }
@@ -216,6 +220,8 @@ pub enum RetryOutcome {
 pub struct Trace {
     /// Its deliveries, oldest first.
     pub deliveries: Vec<DeliveryRow>,
+    /// The windows it joined.
+    pub windows: Vec<FoldRow>,
     /// For every subscriber of the project, what it wanted when the event was accepted.
     pub rules: Vec<TraceRule>,
 }

@@ -1,11 +1,16 @@
 //! A subscriber, ready to match: its definition with everything compiled that can be.
 
+use std::sync::Arc;
+
 use super::condition::{Condition, ConditionProblem};
-use super::path::lane_of;
+use super::path::{Path, lane_of};
 use super::pattern::Pattern;
+use super::router::Route;
 use super::view::View;
+use crate::fold::{Appending, Fold, Folded, Key, Terms};
 use crate::id::{Lane, ProjectNo, SubscriberNo};
 use crate::operator;
+use crate::payload::Payload;
 use crate::subscriber::{Definition, Missing, OrderBy};
 
 /// A subscriber, ready to match.
@@ -20,6 +25,7 @@ pub struct Subscriber {
     /// What its owner says about it.
     pub definition: Definition,
     condition: Option<Condition>,
+    folding: Option<Folding>,
     /// It asks by name for what operators must know.
     names_notices: bool,
 }
@@ -27,11 +33,8 @@ pub struct Subscriber {
 /// What a subscriber makes of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// It is delivered.
-    Matched {
-        /// In this lane; `None` outside the lanes.
-        lane: Option<Lane>,
-    },
+    /// It is delivered, this way.
+    Matched(Route),
     /// The subscriber does not want it.
     Unmatched {
         /// Why, for people.
@@ -53,8 +56,12 @@ impl Subscriber {
         definition: Definition,
     ) -> Result<Self, ConditionProblem> {
         let condition = definition.matching.condition.as_deref().map(Condition::compile).transpose()?;
+        let folding = match &definition.fold {
+            Fold::Each => None,
+            Fold::Many(folded) => Some(Folding::compile(folded, definition.destination.payload)?),
+        };
         let names_notices = operator::is_named_by(&definition.matching);
-        Ok(Self { no, project, id, definition, condition, names_notices })
+        Ok(Self { no, project, id, definition, condition, folding, names_notices })
     }
 
     /// The same subscriber with a condition that is compiled already.
@@ -63,13 +70,13 @@ impl Subscriber {
         Self { condition, ..self }
     }
 
-    /// Whether the event is for this subscriber and, if so, its lane. [`Self::judge`] without the words.
-    pub fn matches(&self, view: &View<'_>) -> Option<Option<Lane>> {
+    /// Whether the event is for this subscriber and, if so, which way it goes. [`Self::judge`] without the words.
+    pub fn matches(&self, view: &View<'_>) -> Option<Route> {
         let wanted = self.may_get(view)
             && any(&self.definition.matching.types, &view.event.type_name)
             && any(&self.definition.matching.sources, &view.event.source)
             && self.condition.as_ref().is_none_or(|condition| condition.judge(view) == Ok(true));
-        if wanted { self.lane(view) } else { None }
+        if wanted { self.lane(view).map(|lane| self.route(view, lane)) } else { None }
     }
 
     /// What this subscriber makes of an event, and why.
@@ -93,7 +100,7 @@ impl Subscriber {
             Some(Ok(true)) | None => {}
         }
         match self.lane(view) {
-            Some(lane) => Judgement::Matched { lane },
+            Some(lane) => Judgement::Matched(self.route(view, lane)),
             None => {
                 Judgement::Skipped { reason: format!("order.by {} is missing", self.definition.order.by) }
             }
@@ -104,6 +111,11 @@ impl Subscriber {
     fn may_get(&self, view: &View<'_>) -> bool {
         view.event.source != operator::SOURCE
             || (self.names_notices && view.event.subject.as_deref() != Some(self.id.as_str()))
+    }
+
+    fn route(&self, view: &View<'_>, lane: Option<Lane>) -> Route {
+        let fold = self.folding.as_ref().and_then(|folding| folding.appending(view)).map(Box::new);
+        Route { subscriber: self.no, lane, fold }
     }
 
     /// The lane of a wanted event: `None` when it cannot be delivered for want of one.
@@ -117,6 +129,38 @@ impl Subscriber {
                 (lane, _) => Some(lane),
             },
         }
+    }
+}
+
+/// A fold, ready to take events.
+#[derive(Clone, Debug, PartialEq)]
+struct Folding {
+    by: Vec<Path>,
+    terms: Arc<Terms>,
+    bypass: Option<Condition>,
+    cancel_on: Option<Condition>,
+}
+
+impl Folding {
+    fn compile(folded: &Folded, payload: Payload) -> Result<Self, ConditionProblem> {
+        let compile = |source: &Option<String>| source.as_deref().map(Condition::compile).transpose();
+        Ok(Self {
+            by: folded.by.clone(),
+            terms: Arc::new(folded.terms(payload)),
+            bypass: compile(&folded.bypass)?,
+            cancel_on: compile(&folded.cancel_on)?,
+        })
+    }
+
+    /// Where the event gathers; nothing when it goes by itself. A condition that errs is not fulfilled.
+    fn appending(&self, view: &View<'_>) -> Option<Appending> {
+        let is_fulfilled =
+            |condition: &Option<Condition>| condition.as_ref().is_some_and(|it| it.judge(view) == Ok(true));
+        if is_fulfilled(&self.bypass) {
+            return None;
+        }
+        let cancels = is_fulfilled(&self.cancel_on);
+        Some(Appending { key: Key::of(view, &self.by), terms: Arc::clone(&self.terms), cancels })
     }
 }
 

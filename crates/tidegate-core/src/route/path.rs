@@ -78,18 +78,43 @@ pub fn lane_of(view: &View<'_>, path: &Path) -> Option<Lane> {
     }
 }
 
-fn lane_at<'p>(root: &Value, mut path: impl Iterator<Item = &'p str>) -> Option<Lane> {
-    let value = path.try_fold(root, |value, segment| match value {
+/// The value at `path`; null when it is missing. Numbers that are equal read alike.
+pub fn value_of(view: &View<'_>, path: &Path) -> Value {
+    let (root, rest) = path.split();
+    match root {
+        "subject" => Value::from(view.event.subject.clone()),
+        "source" => Value::from(view.event.source.clone()),
+        "type" => Value::from(view.event.type_name.clone()),
+        "extensions" => plain_at(view.extensions_json(), rest),
+        _ => plain_at(view.data_json(), rest),
+    }
+}
+
+fn plain_at<'p>(root: &Value, path: impl Iterator<Item = &'p str>) -> Value {
+    match at(root, path) {
+        Some(Value::Number(number)) => {
+            serde_json::from_str(&canonical(number)).unwrap_or_else(|_| Value::Number(number.clone()))
+        }
+        Some(value) => value.clone(),
+        None => Value::Null,
+    }
+}
+
+fn at<'v, 'p>(root: &'v Value, mut path: impl Iterator<Item = &'p str>) -> Option<&'v Value> {
+    path.try_fold(root, |value, segment| match value {
         Value::Object(members) => members.get(segment),
         Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
         _ => None,
-    })?;
-    match value {
+    })
+}
+
+fn lane_at<'p>(root: &Value, path: impl Iterator<Item = &'p str>) -> Option<Lane> {
+    match at(root, path)? {
         Value::Null => None,
         Value::Bool(truth) => Some(hash("b", if *truth { "true" } else { "false" })),
         Value::String(text) => Some(hash("s", text)),
         Value::Number(number) => Some(hash("n", &canonical(number))),
-        Value::Array(_) | Value::Object(_) => Some(hash("j", &value.to_string())),
+        value @ (Value::Array(_) | Value::Object(_)) => Some(hash("j", &value.to_string())),
     }
 }
 

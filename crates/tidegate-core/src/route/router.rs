@@ -10,15 +10,25 @@ use super::judge::Subscriber;
 use super::pattern::Pattern;
 use super::view::View;
 use crate::event::Event;
+use crate::fold::Appending;
 use crate::id::{Lane, SubscriberNo};
 
 /// Where one event goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// To whom.
     pub subscriber: SubscriberNo,
     /// In which lane; `None` outside the lanes.
     pub lane: Option<Lane>,
+    /// Into which window; `None` for a delivery of its own.
+    pub fold: Option<Box<Appending>>,
+}
+
+impl Route {
+    /// A delivery of its own.
+    pub fn alone(subscriber: SubscriberNo, lane: Option<Lane>) -> Self {
+        Self { subscriber, lane, fold: None }
+    }
 }
 
 /// The routing table of one project.
@@ -64,10 +74,7 @@ impl Router {
     /// Where an event goes, in the order of the subscribers' numbers.
     pub fn route(&self, event: &Event) -> Vec<Route> {
         let view = View::new(event);
-        let route = |place: usize| {
-            let subscriber = &self.subscribers[place];
-            subscriber.matches(&view).map(|lane| Route { subscriber: subscriber.no, lane })
-        };
+        let route = |place: usize| self.subscribers[place].matches(&view);
         self.candidates(&event.type_name).into_iter().filter_map(route).collect()
     }
 

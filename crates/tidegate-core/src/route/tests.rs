@@ -288,7 +288,7 @@ fn judgements_say_why() {
     let lenient = wanting(3, "{}", "{\"by\":\"data.plan_id\",\"missing\":\"unordered\"}");
     let one_lane = wanting(4, "{}", "{\"by\":\"subscriber\"}");
     let reason = |subscriber: &Subscriber, event: &Event| match subscriber.judge(&View::new(event)) {
-        Judgement::Matched { lane } => format!("matched {}", lane.is_some()),
+        Judgement::Matched(route) => format!("matched {}", route.lane.is_some()),
         Judgement::Unmatched { reason } => format!("unmatched {reason}"),
         Judgement::Skipped { reason } => format!("skipped {reason}"),
     };
@@ -392,7 +392,7 @@ proptest! {
         subscribers.sort_by_key(|subscriber| subscriber.no);
         let view = View::new(&event);
         let expected: Vec<_> = subscribers.iter().filter_map(|subscriber| match subscriber.judge(&view) {
-            Judgement::Matched { lane } => Some(Route { subscriber: subscriber.no, lane }),
+            Judgement::Matched(route) => Some(route),
             Judgement::Unmatched { .. } | Judgement::Skipped { .. } => None,
         }).collect();
         prop_assert_eq!(router.route(&event), expected);

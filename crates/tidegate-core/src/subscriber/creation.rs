@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 
 use super::breaker::Breaker;
-use super::definition::{Definition, Destination, Fold, Limits, Match, Order, Retry};
+use super::definition::{Definition, Destination, Limits, Match, Order, Retry};
 use super::disable::DisableAfter;
 use super::hidden::unmask;
 use super::invalid::{Invalid, read};
 use super::signing::Signing;
 use super::validate::check_secret;
+use crate::fold::Fold;
 use crate::time::Timestamp;
 use crate::verification::Verification;
 

@@ -10,6 +10,7 @@ use super::breaker::Breaker;
 use super::disable::DisableAfter;
 use super::rate::Rate;
 use super::signing::Signing;
+use crate::fold::Fold;
 use crate::limits::{CONCURRENCY_DEFAULT, TIMEOUT_DEFAULT_MS};
 use crate::payload::Payload;
 use crate::route::path::Path;
@@ -66,38 +67,6 @@ pub struct Match {
     /// A CEL condition over the event.
     #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-}
-
-/// How many events become one delivery. Only `each`: one event, one delivery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fold;
-
-impl Serialize for Fold {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        BTreeMap::from([("mode", "each")]).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Fold {
-    /// The mode is looked at before anything else, so that a fold of the future is refused for its mode and not
-    /// for the first of its terms.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let terms = BTreeMap::<String, serde_json::Value>::deserialize(deserializer)?;
-        match terms.get("mode").map(|mode| mode.as_str().unwrap_or_default()) {
-            None => return Err(D::Error::missing_field("mode")),
-            Some("each") => {}
-            Some(mode) => {
-                let mode: String = mode.chars().take(40).collect();
-                return Err(D::Error::custom(format!(
-                    "fold mode `{mode}` is not supported; use {{\"mode\":\"each\"}} or leave `fold` out"
-                )));
-            }
-        }
-        match terms.keys().find(|term| *term != "mode") {
-            Some(term) => Err(D::Error::unknown_field(term, &["mode"])),
-            None => Ok(Self),
-        }
-    }
 }
 
 /// Where deliveries go.

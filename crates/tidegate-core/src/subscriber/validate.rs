@@ -6,11 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::breaker::Breaker;
-use super::definition::{Definition, Destination, Limits, Match, Retry};
+use super::definition::{Definition, Destination, Limits, Match, OrderBy, Retry};
 use super::disable::DisableAfter;
 use super::invalid::Invalid;
 use super::patch::Section;
 use super::signing::{Algorithm, validate_signing};
+use crate::fold::Fold;
 use crate::limits;
 use crate::route::{Condition, ConditionProblem};
 use crate::sign::Signer;
@@ -68,8 +69,10 @@ pub(super) fn validate_section(
         Section::Retry => retry(&definition.retry),
         Section::Breaker => breaker(definition.breaker),
         Section::DisableAfter => disable_after(definition.disable_after),
-        // Whatever these can hold is fine.
-        Section::Fold | Section::Order | Section::Verification => Ok(()),
+        Section::Fold => fold(&definition.fold).and_then(|()| order(definition)),
+        Section::Order => order(definition),
+        // Whatever this can hold is fine.
+        Section::Verification => Ok(()),
     }
 }
 
@@ -95,14 +98,38 @@ fn matching(matching: &Match) -> Result<(), Invalid> {
             return Err(Invalid::new("field_too_many", field, detail));
         }
     }
-    let invalid = |problem: &ConditionProblem| {
-        Err(Invalid::new("condition_invalid", "match.where", problem.to_string()))
-    };
-    match matching.condition.as_deref().map(Condition::compile) {
+    condition("match.where", matching.condition.as_deref())
+}
+
+fn condition(field: &str, source: Option<&str>) -> Result<(), Invalid> {
+    let invalid =
+        |problem: &ConditionProblem| Err(Invalid::new("condition_invalid", field, problem.to_string()));
+    match source.map(Condition::compile) {
         Some(Err(problem)) => invalid(&problem),
         Some(Ok(condition)) => condition.never_boolean().map_or(Ok(()), invalid),
         None => Ok(()),
     }
+}
+
+fn fold(fold: &Fold) -> Result<(), Invalid> {
+    let Fold::Many(folded) = fold else { return Ok(()) };
+    if let Some((field, detail)) = folded.problem() {
+        return Err(Invalid::new("field_range", field, detail));
+    }
+    condition("fold.bypass", folded.bypass.as_deref())?;
+    condition("fold.cancel_on", folded.cancel_on.as_deref())
+}
+
+/// A window has one lane, so what makes the lane is part of what makes the window.
+fn order(definition: &Definition) -> Result<(), Invalid> {
+    let (Fold::Many(folded), OrderBy::Path(path)) = (&definition.fold, &definition.order.by) else {
+        return Ok(());
+    };
+    if folded.by.contains(path) {
+        return Ok(());
+    }
+    let detail = format!("with a fold, `order.by` is one of `fold.by`; add `{path}` to `fold.by`");
+    Err(Invalid::new("order_not_folded", "order.by", detail))
 }
 
 fn destination(

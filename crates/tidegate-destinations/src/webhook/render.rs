@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use tidegate_core::headers::{HeaderProblem, check_headers, check_prefix, prefixed};
-use tidegate_core::payload::is_cloudevent;
+use tidegate_core::payload::media_type;
 use tidegate_core::sign::{SIGNATURE_LEN, Signer};
 use tidegate_core::subscriber::Signing;
 use tidegate_core::time::Timestamp;
@@ -82,8 +82,8 @@ pub fn render(
     headers.insert(&ID, HeaderValue::from_str(delivery_id).expect("delivery ids are plain ASCII"));
     headers.insert(&TIMESTAMP, HeaderValue::from(seconds));
     // The body tells, not the subscriber: what is sent again may be older than its present form.
-    if is_cloudevent(body) {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/cloudevents+json; charset=utf-8"));
+    if let Some(media_type) = media_type(body) {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
     if !signers.is_empty() {
         let mut signatures = String::with_capacity(signers.len() * (SIGNATURE_LEN + 1));

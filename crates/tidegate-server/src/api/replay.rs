@@ -79,7 +79,7 @@ fn routes(
     };
     let endpoint = roster.endpoint_by_id(project, id).ok_or_else(|| Problem::not_found("subscriber"))?;
     match endpoint.rule.judge(&View::new(event)) {
-        Judgement::Matched { lane } => Ok(vec![Route { subscriber: endpoint.rule.no, lane }]),
+        Judgement::Matched(route) => Ok(vec![route]),
         Judgement::Unmatched { reason } | Judgement::Skipped { reason } => Err(unmatched(&reason)),
     }
 }

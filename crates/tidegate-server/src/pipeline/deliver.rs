@@ -14,7 +14,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
-use tidegate_core::id::{Mint, SubscriberNo};
+use tidegate_core::fold;
+use tidegate_core::id::{Mint, SubscriberNo, WindowNo};
 use tidegate_core::operator::Notice;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
@@ -23,7 +24,7 @@ use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
 use tidegate_destinations::{Outbound, Transport, webhook};
-use tidegate_store::{Change, Claim, Error, Finished, SubscriberUpdate};
+use tidegate_store::{Change, Claim, Error, Finished, Seal, Store, SubscriberUpdate};
 use tokio::sync::Notify;
 
 use super::Parts;
@@ -45,6 +46,7 @@ pub struct Deliver {
     /// Subscribers that are being made inactive.
     retiring: Arc<Mutex<BTreeSet<SubscriberNo>>>,
     rosters: Arc<Rosters>,
+    store: Arc<dyn Store>,
     transport: Arc<dyn Transport>,
     mint: Mint,
     origin: HeaderValue,
@@ -70,6 +72,7 @@ impl Deliver {
             notices,
             retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),
+            store: Arc::clone(&parts.store),
             transport: Arc::clone(&parts.transport),
             mint,
             origin: parts.origin.clone(),
@@ -135,8 +138,24 @@ impl Deliver {
             self.persist.release(vec![claim(job)]);
             return ended(turn, Outcome::Unsent);
         };
+        let content = match job.fold {
+            None => body(job, endpoint),
+            Some(window) => match self.unfold(job, window).await {
+                Ok(Some(content)) => content,
+                Ok(None) => {
+                    place.is_done = true;
+                    return self.give_up(turn, "its events are no longer kept");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a folded delivery can not be put together yet");
+                    place.is_done = true;
+                    self.persist.release(vec![claim(job)]);
+                    return ended(turn, Outcome::Unsent);
+                }
+            },
+        };
         let at = self.clock.now();
-        let mut outbound = self.outbound(job, endpoint);
+        let mut outbound = self.outbound(job, endpoint, content);
         let span = spans::attempt::begin(&self.spans, job, &mut outbound);
         let exchange = self.transport.send(outbound).await;
         let (now, wall) = (self.clock.now(), self.clock.wall());
@@ -202,10 +221,28 @@ impl Deliver {
         }
     }
 
-    fn outbound(&self, job: &Job, endpoint: &Endpoint) -> Outbound {
+    /// What a folded delivery carries. Before it is sent for the first time it is sealed, so that what is sent and what is
+    /// kept can never differ.
+    async fn unfold(&self, job: &Job, window: WindowNo) -> Result<Option<Bytes>, Error> {
+        if job.lane.is_some() && job.attempts == 0 {
+            let seal = Seal { project: job.project, window, claim: claim(job) };
+            let unsealed = |_| Error::Unavailable("it could not be sealed".to_owned());
+            self.persist.seal(seal).await.map_err(unsealed)?;
+        }
+        let bundle = self.store.bundle(window).await?;
+        Ok(bundle.map(|bundle| fold::render(&self.mint.delivery(job.delivery), &bundle)))
+    }
+
+    /// There is nothing to send, and never will be.
+    fn give_up(&self, turn: &Turn, reason: &str) -> Ended {
+        let attempt = interrupted(self.clock.now(), reason);
+        self.persist.finished(finished(&turn.job, attempt, Next::Exhausted(reason.to_owned()), None));
+        ended(turn, Outcome::Unsent)
+    }
+
+    fn outbound(&self, job: &Job, endpoint: &Endpoint, body: Bytes) -> Outbound {
         let id = self.mint.delivery(job.delivery);
         let signers = endpoint.signers(self.clock.now());
-        let body = body(job, endpoint);
         let mut headers = webhook::render(&id, self.clock.wall(), &body, signers, &endpoint.letterhead);
         if endpoint.definition().verification == Verification::Cloudevents {
             headers.insert(&ORIGIN, self.origin.clone());
@@ -281,14 +318,7 @@ impl Drop for Place<'_> {
             return;
         }
         let (now, job) = (self.deliver.clock.now(), &self.turn.job);
-        let attempt = Attempt {
-            at: now,
-            status: None,
-            error: Some(ErrorClass::Interrupted),
-            detail: "an error of ours ended the attempt; see the log".to_owned(),
-            phases: Phases::default(),
-            response: None,
-        };
+        let attempt = interrupted(now, "an error of ours ended the attempt; see the log");
         let endpoint = self.deliver.rosters.current().endpoint(job.subscriber).cloned();
         let endpoint = endpoint.as_deref();
         let retries =
@@ -300,6 +330,18 @@ impl Drop for Place<'_> {
         let report = self.deliver.desk.finish(ended(self.turn, Outcome::Failed { chance }));
         self.deliver.follow_up(job.subscriber, report);
         self.deliver.is_idle.notify_one();
+    }
+}
+
+/// An attempt that came to nothing for reasons of ours.
+fn interrupted(at: Timestamp, detail: &str) -> Attempt {
+    Attempt {
+        at,
+        status: None,
+        error: Some(ErrorClass::Interrupted),
+        detail: detail.to_owned(),
+        phases: Phases::default(),
+        response: None,
     }
 }
 
@@ -333,7 +375,7 @@ fn finished(job: &Job, attempt: Attempt, next: Next, endpoint: Option<&Endpoint>
     // What has arrived is never sent again, and the event's own bytes are kept anyway.
     let is_kept = |endpoint: &&Endpoint| {
         let payload = endpoint.definition().destination.payload;
-        payload != Payload::Full && job.attempts == 0 && next != Next::Delivered
+        payload != Payload::Full && job.fold.is_none() && job.attempts == 0 && next != Next::Delivered
     };
     let body = endpoint.filter(is_kept).map(|endpoint| body(job, endpoint));
     let subscriber: SubscriberNo = job.subscriber;

@@ -269,14 +269,14 @@ fn is_of(types: &[Pattern], name: &str) -> bool {
 }
 
 fn fill(step: &mut BackfillStep, endpoint: &Endpoint, events: Vec<EventRow>) {
-    let routed = events.into_iter().filter_map(|row| Some((row.seq, judge(endpoint, row)?.lane)));
+    let routed = events.into_iter().filter_map(|row| Some((row.seq, judge(endpoint, row)?)));
     step.matched.extend(routed);
 }
 
 /// Where a past event goes by the rules of today, if this subscriber wants it.
 fn judge(endpoint: &Endpoint, row: EventRow) -> Option<Route> {
     match endpoint.rule.judge(&View::new(&row.into_event())) {
-        Judgement::Matched { lane } => Some(Route { subscriber: endpoint.rule.no, lane }),
+        Judgement::Matched(route) => Some(route),
         _ => None,
     }
 }

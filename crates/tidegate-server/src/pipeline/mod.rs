@@ -155,6 +155,9 @@ impl Pipeline {
         for (subscriber, at) in parts.store.due().await? {
             desk.expect(subscriber, at);
         }
+        if let Some(at) = parts.store.close_due().await? {
+            persist.expect_close(at);
+        }
         let persist_loop = Mutex::new(Some(loops.persist.spawn(Arc::clone(&persist).run())));
         loops.deliver.spawn(Arc::clone(&deliver).run());
         errands.resume_backfills(&parts.rosters.current());

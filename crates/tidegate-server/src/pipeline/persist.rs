@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::id::{SubscriberNo, Version};
-use tidegate_core::limits::GROUP_EVENTS_MAX;
+use tidegate_core::limits::{CLOSE_WINDOWS_MAX, GROUP_EVENTS_MAX};
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{
-    BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Store, Submission, UnitStatus,
+    BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Seal, Store, Submission, UnitStatus,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -75,6 +75,9 @@ struct Pending {
     released: Vec<Claim>,
     backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
     steps: Vec<(JobStep, oneshot::Sender<bool>)>,
+    seals: Vec<(Seal, oneshot::Sender<()>)>,
+    /// When the next window closes, as far as is known.
+    close_due: Option<Timestamp>,
     is_urgent: bool,
     is_stopping: bool,
 }
@@ -97,6 +100,7 @@ struct Batch {
     spans: Vec<SpanContext>,
     backfillers: Vec<oneshot::Sender<()>>,
     steppers: Vec<oneshot::Sender<bool>>,
+    sealers: Vec<oneshot::Sender<()>>,
 }
 
 /// What the loop finds when it looks.
@@ -204,6 +208,24 @@ impl Persist {
         answer.await.map_err(|_| Unavailable)
     }
 
+    /// A folded delivery begins to leave; answers when nothing can join it any more.
+    pub async fn seal(&self, seal: Seal) -> Result<(), Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().seals.push((seal, reply));
+        self.wake.notify_one();
+        answer.await.map_err(|_| Unavailable)
+    }
+
+    /// A window may close at `at`.
+    pub fn expect_close(&self, at: Timestamp) {
+        let mut pending = self.lock();
+        if pending.close_due.is_none_or(|known| at < known) {
+            pending.close_due = Some(at);
+            drop(pending);
+            self.wake.notify_one();
+        }
+    }
+
     /// Commits something, if only nothing, to find out how this process stands.
     pub fn look_again(&self) {
         self.lock().is_urgent = true;
@@ -253,8 +275,10 @@ impl Persist {
         let now = self.clock.now();
         let mut pending = self.lock();
         let (refills, asked) = if pending.is_stopping { Default::default() } else { self.desk.wishes(now) };
-        if pending.is_due(now) || !refills.is_empty() || !asked.is_empty() || !self.is_healthy() {
+        let closes = !pending.is_stopping && pending.close_due.is_some_and(|at| at <= now);
+        if pending.is_due(now) || closes || !refills.is_empty() || !asked.is_empty() || !self.is_healthy() {
             let mut batch = pending.take();
+            batch.group.close = if closes { CLOSE_WINDOWS_MAX } else { 0 };
             batch.group.refills = refills;
             batch.group.asked = asked;
             return Look::Work(Box::new(batch));
@@ -262,7 +286,8 @@ impl Persist {
         if pending.is_stopping {
             return Look::End;
         }
-        Look::Nothing([pending.results_due, self.desk.store_due_at()].into_iter().flatten().min())
+        let times = [pending.results_due, self.desk.store_due_at(), pending.close_due];
+        Look::Nothing(times.into_iter().flatten().min())
     }
 
     /// Commits a group, routing it again for as long as the configuration moves under it.
@@ -325,6 +350,7 @@ impl Persist {
         if let Some(coordination) = &self.coordination {
             self.tell(&**coordination, &committed, &batch.group);
         }
+        self.follow_windows(&committed, &batch.group);
         self.release(self.desk.take(&mut committed));
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {
@@ -333,13 +359,22 @@ impl Persist {
             // A client that has gone away does not change what was committed.
             let _ = submitter.send(result.map_err(|_| Unavailable));
         }
-        for backfiller in batch.backfillers {
-            let _ = backfiller.send(());
+        for waiting in batch.backfillers.into_iter().chain(batch.sealers) {
+            let _ = waiting.send(());
         }
         self.watch.committed(&batch.group, committed.stale);
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
             let _ = stepper.send(committed.stepped.contains(&step.job));
         }
+    }
+
+    /// When to look for windows that close. Whoever has the store alone knows exactly; else others open windows too.
+    fn follow_windows(&self, committed: &Committed, group: &Group) {
+        self.metrics.closed(&committed.closed, group.now);
+        let mut pending = self.lock();
+        let knows_all = group.close > 0 || self.standing.is_alone();
+        let known = pending.close_due.filter(|_| !knows_all);
+        pending.close_due = [known, committed.close_due].into_iter().flatten().min();
     }
 
     /// What others can do, or look at, is told to them.
@@ -373,6 +408,7 @@ impl Persist {
             pending.submissions.clear();
             pending.backfills.clear();
             pending.steps.clear();
+            pending.seals.clear();
         }
         pending.is_stopping
     }
@@ -387,6 +423,7 @@ impl Pending {
         !self.submissions.is_empty()
             || !self.backfills.is_empty()
             || !self.steps.is_empty()
+            || !self.seals.is_empty()
             || self.is_urgent
             || (!(self.results.is_empty() && self.streaks.is_empty())
                 && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
@@ -418,6 +455,10 @@ impl Pending {
         for (step, reply) in self.steps.drain(..) {
             batch.group.steps.push(step);
             batch.steppers.push(reply);
+        }
+        for (seal, reply) in self.seals.drain(..) {
+            batch.group.seals.push(seal);
+            batch.sealers.push(reply);
         }
         self.results_due = None;
         self.is_urgent = false;

@@ -242,7 +242,7 @@ impl Site {
             let (seq, event) = (row.seq, row.into_event());
             let mut routes = roster.router(project).map_or_else(Vec::new, |router| router.route(&event));
             if !routes.is_empty() && roll.is_multiple_of(2) {
-                routes = vec![routes[pick(routes.len())]];
+                routes = vec![routes[pick(routes.len())].clone()];
             }
             let replay = Replay { project, event: seq, routes, version: roster.version };
             match self.pipeline.replay(replay).await {

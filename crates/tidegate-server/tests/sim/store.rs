@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::fold::Bundle;
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
 use tidegate_core::schedule::Bounds;
@@ -19,9 +20,10 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob,
+    Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope,
+    SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    WindowFilter, WindowRow,
 };
 
 use super::arrivals;
@@ -219,6 +221,26 @@ impl Store for FaultyStore {
     async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered> {
         self.enter().await?;
         self.inner.trigger(project, now).await
+    }
+
+    async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>> {
+        self.enter().await?;
+        self.inner.windows(project, filter).await
+    }
+
+    async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
+        self.enter().await?;
+        self.inner.end_windows(project, ask, now).await
+    }
+
+    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
+        self.enter().await?;
+        self.inner.bundle(window).await
+    }
+
+    async fn close_due(&self) -> Result<Option<Timestamp>> {
+        self.enter().await?;
+        self.inner.close_due().await
     }
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {

@@ -4,6 +4,7 @@ use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{Lane, SubscriberNo};
 use tidegate_core::retry::Next;
+use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::bench::{Bench, PROJECT, START, bodies, draft, room};
@@ -33,7 +34,7 @@ async fn step(bench: &Bench, subscriber: SubscriberNo, limit: usize, lane: Optio
     let found = bench.store().backfill(subscriber, limit).await.unwrap();
     let (mut step, events) = found.expect("the backfill is under way");
     assert!(events.len() <= limit);
-    step.matched = events.iter().map(|event| (event.seq, lane)).collect();
+    step.matched = events.iter().map(|event| (event.seq, Route::alone(step.subscriber, lane))).collect();
     let is_last = step.through >= step.until;
     let committed = bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
     assert_eq!(committed.spilled, [subscriber], "memory hears of it");
@@ -119,7 +120,7 @@ async fn a_step_covers_what_did_not_match_too(bench: Bench) {
     send_named(&bench, &["1", "2", "3"]).await;
     let subscriber = bench.backfilled("s", START).await;
     let (mut step, events) = bench.store().backfill(subscriber, 2).await.unwrap().unwrap();
-    step.matched = vec![(events[1].seq, None)];
+    step.matched = vec![(events[1].seq, Route::alone(step.subscriber, None))];
     bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
     let (_, rest) = bench.store().backfill(subscriber, 2).await.unwrap().unwrap();
     assert_eq!(rest.iter().map(|event| event.id.as_str()).collect::<Vec<_>>(), ["3"]);
@@ -131,7 +132,7 @@ async fn a_repeated_step_is_ignored(bench: Bench) {
     send_named(&bench, &["1", "2", "3"]).await;
     let subscriber = bench.backfilled("s", START).await;
     let (mut step, events) = bench.store().backfill(subscriber, 2).await.unwrap().unwrap();
-    step.matched = events.iter().map(|event| (event.seq, None)).collect();
+    step.matched = events.iter().map(|event| (event.seq, Route::alone(step.subscriber, None))).collect();
     let backfills: Vec<BackfillStep> = vec![step.clone(), step.clone()];
     bench.commit(Group { backfills, ..Group::default() }).await;
     bench.commit(Group { backfills: vec![step.clone()], ..Group::default() }).await;
@@ -237,7 +238,7 @@ async fn deleting_the_subscriber_ends_it(mut bench: Bench) {
     let subscriber = bench.backfilled("s", START).await;
     bench.send([draft("live").lane(subscriber, 1)]).await;
     let (mut step, events) = bench.store().backfill(subscriber, 1).await.unwrap().unwrap();
-    step.matched = vec![(events[0].seq, Some(1))];
+    step.matched = vec![(events[0].seq, Route::alone(step.subscriber, Some(1)))];
     bench.change(Change::DeleteSubscriber { project: PROJECT, no: subscriber }).await;
     assert!(bench.store().backfill(subscriber, 1).await.unwrap().is_none());
     let committed = bench.commit(Group { backfills: vec![step], ..Group::default() }).await;

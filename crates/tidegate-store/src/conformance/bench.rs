@@ -81,12 +81,12 @@ impl Draft {
     }
 
     pub(crate) fn to(mut self, subscriber: SubscriberNo) -> Self {
-        self.routes.push(Route { subscriber, lane: None });
+        self.routes.push(Route::alone(subscriber, None));
         self
     }
 
     pub(crate) fn lane(mut self, subscriber: SubscriberNo, lane: Lane) -> Self {
-        self.routes.push(Route { subscriber, lane: Some(lane) });
+        self.routes.push(Route::alone(subscriber, Some(lane)));
         self
     }
 

@@ -63,7 +63,7 @@ async fn prepare(bench: &Bench, job: JobNo, limit: usize, lane: Option<Lane>) ->
         through: scan.through,
         until: row.scope.until,
         looked: scan.looked,
-        replays: scan.events.iter().map(|event| (event.seq, Route { subscriber, lane })).collect(),
+        replays: scan.events.iter().map(|event| (event.seq, Route::alone(subscriber, lane))).collect(),
         retries: scan.letters.iter().map(|letter| letter.delivery).collect(),
         failure: None,
     })

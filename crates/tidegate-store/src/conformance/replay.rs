@@ -28,7 +28,7 @@ async fn again(bench: &Bench, subscriber: SubscriberNo, event: &str, lane: Optio
     let [row] = &bench.store().event(PROJECT, event.to_owned()).await.unwrap()[..] else {
         panic!("one event is called {event}");
     };
-    let routes = vec![Route { subscriber, lane }];
+    let routes = vec![Route::alone(subscriber, lane)];
     let replay = Replay { project: PROJECT, event: row.seq, routes, version: bench.version().await };
     let made = bench.store().replay(replay, bench.now).await.expect("it can be replayed");
     bench.audit().await;
@@ -82,7 +82,7 @@ async fn it_is_made_as_often_as_it_is_asked_for(bench: Bench) {
     bench.send([draft("1").to(one)]).await;
     let seq = bench.events(PROJECT).await[0].seq;
     for _ in 0..2 {
-        let routes = [one, other].map(|subscriber| Route { subscriber, lane: None }).to_vec();
+        let routes = [one, other].map(|subscriber| Route::alone(subscriber, None)).to_vec();
         let replay = Replay { project: PROJECT, event: seq, routes, version: bench.version().await };
         assert_eq!(bench.store().replay(replay, bench.now).await.unwrap().len(), 2);
     }
@@ -108,7 +108,7 @@ async fn an_old_route_is_refused(bench: Bench) {
     let version = bench.version().await;
     bench.pause(subscriber).await;
     let event = bench.events(PROJECT).await[0].seq;
-    let replay = Replay { project: PROJECT, event, routes: vec![Route { subscriber, lane: None }], version };
+    let replay = Replay { project: PROJECT, event, routes: vec![Route::alone(subscriber, None)], version };
     let refused = bench.store().replay(replay, bench.now).await;
     assert!(matches!(refused, Err(Error::Stale { routed, current }) if routed < current), "{refused:?}");
     assert!(bench.rows(subscriber).await.is_empty());
@@ -121,7 +121,7 @@ async fn what_is_unknown_or_foreign_is_not_found(bench: Bench) {
     bench.send([draft("theirs").of(other)]).await;
     let theirs = bench.events(other).await[0].seq;
     for event in [theirs, theirs + 100] {
-        let routes = vec![Route { subscriber, lane: None }];
+        let routes = vec![Route::alone(subscriber, None)];
         let replay = Replay { project: PROJECT, event, routes, version: bench.version().await };
         let refused = bench.store().replay(replay, bench.now).await;
         assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
@@ -156,7 +156,7 @@ async fn in_a_lane_it_waits_for_a_backfill(bench: Bench) {
     again(&bench, subscriber, "1", Some(7)).await;
     assert!(bench.claim_all(subscriber).await.is_empty(), "the backfill may still bring something older");
     let (mut step, events) = bench.store().backfill(subscriber, 10).await.unwrap().unwrap();
-    step.matched = events.iter().map(|event| (event.seq, Some(7))).collect();
+    step.matched = events.iter().map(|event| (event.seq, Route::alone(step.subscriber, Some(7)))).collect();
     bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
     bench.audit().await;
     assert_eq!(drain(&bench, subscriber).await, ["1", "2", "1"]);

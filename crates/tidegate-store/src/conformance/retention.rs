@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidegate_core::delivery::Status;
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
+use tidegate_core::route::Route;
 
 use super::bench::{Bench, PROJECT, draft};
 use super::{Case, named};
@@ -146,7 +147,7 @@ async fn a_replay_keeps_its_event(mut bench: Bench) {
     let job = bench.claim_one(subscriber).await;
     bench.deliver(&job).await;
     let version = bench.version().await;
-    let routes = vec![tidegate_core::route::Route { subscriber, lane: None }];
+    let routes = vec![Route::alone(subscriber, None)];
     let replay = crate::Replay { project: PROJECT, event: job.event, routes, version };
     bench.store().replay(replay.clone(), bench.now).await.unwrap();
     bench.pass(EVENTS * 3);
@@ -307,7 +308,7 @@ async fn a_backfill_makes_nothing_of_what_is_gone(mut bench: Bench) {
     };
     let subscriber = bench.change(Change::CreateSubscriber(new)).await.no;
     let (mut step, events) = bench.store().backfill(subscriber, 10).await.unwrap().expect("there is a past");
-    step.matched = events.iter().map(|event| (event.seq, None)).collect();
+    step.matched = events.iter().map(|event| (event.seq, Route::alone(step.subscriber, None))).collect();
     assert_eq!(step.matched.len(), 2);
     bench.pass(EVENTS / 2);
     assert_eq!(round(&bench, 100).await.events, 1, "one goes between the look and the commit");

@@ -208,6 +208,7 @@ fn job(row: &Row) -> Job {
         accepted_at: Timestamp::from_ms(row.get(8)),
         body: Bytes::copy_from_slice(row.get(9)),
         replay: row.get(10),
+        fold: None,
     }
 }
 
@@ -372,7 +373,8 @@ pub(super) async fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> 
     if moved == 0 {
         return Ok(());
     }
-    let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) = step.matched.iter().copied().unzip();
+    let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) =
+        step.matched.iter().map(|(event, route)| (*event, route.lane)).unzip();
     super::sweep::hold_past(context.conn, context.space).await?;
     insert_past(context, step, &events, &lanes).await?;
     let touched: Lanes = lanes.iter().flatten().map(|lane| (step.subscriber, *lane)).collect();

@@ -39,16 +39,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::fold::Bundle;
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked, QuarantineFilter,
-    QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
-    Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital,
+    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
+    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
+    WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -203,6 +205,22 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
         Ok(events::backfill(&*self.pool.lend().await?, subscriber, limit).await?)
+    }
+
+    async fn windows(&self, _project: ProjectNo, _filter: WindowFilter) -> Result<Page<WindowRow>> {
+        Err(Error::Unavailable("no folds".to_owned()))
+    }
+
+    async fn end_windows(&self, _project: ProjectNo, _ask: EndWindows, _now: Timestamp) -> Result<Ended> {
+        Err(Error::Unavailable("no folds".to_owned()))
+    }
+
+    async fn bundle(&self, _window: WindowNo) -> Result<Option<Bundle>> {
+        Err(Error::Unavailable("no folds".to_owned()))
+    }
+
+    async fn close_due(&self) -> Result<Option<Timestamp>> {
+        Ok(None)
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

@@ -50,6 +50,7 @@ fn delivery_row(row: &Row, events: Vec<String>) -> DeliveryRow {
         reason: row.get(8),
         lane: row.get(9),
         replay: row.get(10),
+        fold: None,
         events,
     }
 }
@@ -190,7 +191,11 @@ pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<
     let rules = conn.rows(RULES, &[&event, &project]).await?;
     let rule =
         |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
-    Ok(Trace { deliveries: delivery_rows(conn, &deliveries).await?, rules: rules.iter().map(rule).collect() })
+    Ok(Trace {
+        deliveries: delivery_rows(conn, &deliveries).await?,
+        windows: Vec::new(),
+        rules: rules.iter().map(rule).collect(),
+    })
 }
 
 pub(super) const WAITING: &str = "SELECT s.no, s.active,

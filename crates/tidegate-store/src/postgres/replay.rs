@@ -24,7 +24,7 @@ pub(super) async fn replay(
     if replay.version != current {
         return Err(Error::Stale { routed: replay.version, current }.into());
     }
-    let wanted: Vec<(Seq, Route)> = replay.routes.iter().map(|route| (replay.event, *route)).collect();
+    let wanted: Vec<(Seq, Route)> = replay.routes.iter().map(|route| (replay.event, route.clone())).collect();
     lanes::lock(conn, space, &lanes_of(&wanted)).await?;
     let made = insert(conn, space, replay.project, &wanted, now).await?;
     if made.len() < wanted.len() {

@@ -363,6 +363,7 @@ impl<'a> Columns<'a> {
             token: 1,
             accepted_at: context.group.now,
             replay: false,
+            fold: None,
             body: entry.routed.unit.events[event - first].body.clone(),
         }
     }

@@ -227,7 +227,7 @@ async fn lock_lanes(context: &Context<'_>) -> Asked<()> {
     touched.extend(jobs::lanes_of(conn, &group.steps).await?);
     touched.extend(group.results.iter().filter_map(|one| Some((one.subscriber, one.lane?))));
     for step in &group.backfills {
-        touched.extend(step.matched.iter().filter_map(|(_, lane)| Some((step.subscriber, (*lane)?))));
+        touched.extend(step.matched.iter().filter_map(|(_, route)| Some((step.subscriber, route.lane?))));
     }
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let routes = units.flat_map(|unit| unit.routes.iter().flatten());

@@ -24,7 +24,7 @@ const RULES: [(&str, &str); 19] = [
         "of a lane, what is due is the oldest",
         "SELECT d.id FROM deliveries d WHERE d.lane IS NOT NULL AND d.status = 0 AND EXISTS
             (SELECT 1 FROM deliveries o WHERE o.subscriber = d.subscriber AND o.lane = d.lane AND o.status < 3
-             AND max(o.event, o.replay) < max(d.event, d.replay))",
+             AND max(o.event, abs(o.replay)) < max(d.event, abs(d.replay)))",
     ),
     (
         "a lane moves, unless a backfill may still bring something older",
@@ -32,13 +32,13 @@ const RULES: [(&str, &str); 19] = [
          JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
          GROUP BY d.subscriber, d.lane
-         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(max(d.event, d.replay)) <= s.backfill_after)",
+         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(max(d.event, abs(d.replay))) <= s.backfill_after)",
     ),
     (
         "behind a backfill nothing younger is due or claimed in a lane",
         "SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
-             AND max(d.event, d.replay) > s.backfill_after",
+             AND max(d.event, abs(d.replay)) > s.backfill_after",
     ),
     (
         "what is quarantined can be released",

@@ -7,12 +7,17 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
+use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
-use tidegate_core::id::{SubscriberNo, Version};
+use tidegate_core::fold::{Book, Decided, Draft};
+use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
+use tidegate_core::route::Route;
 
 use super::dedupe::{Dedupe, Delta};
+use super::deliveries::New;
 use super::lanes::Backfilling;
-use super::{Writer, configuration, deliveries, events, failed, jobs, quarantine, stamp};
+use super::{Writer, configuration, deliveries, events, failed, folds, jobs, quarantine, stamp};
 use crate::{Admission, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
@@ -27,6 +32,7 @@ pub(super) struct Context<'a> {
     pub(super) spilled: BTreeSet<SubscriberNo>,
     pub(super) out: Committed,
     pub(super) delta: Delta,
+    pub(super) draft: Draft<'a>,
     pub(super) statements: Statements<'a>,
 }
 
@@ -104,9 +110,11 @@ fn run(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<(Comm
 fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<(Committed, Room)> {
     let dedupe = Arc::clone(&writer.dedupe);
     let mut dedupe = dedupe.lock().unwrap_or_else(PoisonError::into_inner);
+    let book = Arc::clone(&writer.book);
+    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
-    let Written { no, mut out, delta, next_no, backfilling, room } =
-        write_all(&tx, writer, group, room, &dedupe)?;
+    let Written { no, mut out, delta, next_no, backfilling, room, decided } =
+        write_all(&tx, writer, group, room, (&dedupe, &book))?;
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
     {
@@ -115,6 +123,8 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     writer.next_no = next_no;
     writer.backfilling = backfilling;
     dedupe.apply(&delta);
+    book.apply(decided);
+    out.close_due = book.next_due();
     Ok((out, room))
 }
 
@@ -126,6 +136,7 @@ struct Written {
     next_no: i64,
     backfilling: Backfilling,
     room: Room,
+    decided: Decided,
 }
 
 fn write_all(
@@ -133,7 +144,7 @@ fn write_all(
     writer: &Writer,
     group: &Group,
     room: Room,
-    dedupe: &Dedupe,
+    (dedupe, book): (&Dedupe, &Book),
 ) -> rusqlite::Result<Written> {
     let mut context = Context {
         conn: tx,
@@ -146,13 +157,17 @@ fn write_all(
         spilled: BTreeSet::new(),
         out: Committed::default(),
         delta: Delta::default(),
+        draft: Draft::new(book, group.now, WINDOWS_PER_PROJECT_MAX, &group.stretch),
         statements: Statements::prepare(tx)?,
     };
     write(&mut context, dedupe)?;
     let no = stamp(tx, group.now)?;
-    let Context { mut out, delta, spilled, next_no, backfilling, room, .. } = context;
+    let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
+    let decided = draft.decided();
+    folds::write(tx, &decided)?;
+    out.closed = folds::closed(&decided);
     out.spilled = spilled.into_iter().collect();
-    Ok(Written { no, out, delta, next_no, backfilling, room })
+    Ok(Written { no, out, delta, next_no, backfilling, room, decided })
 }
 
 /// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found
@@ -180,6 +195,12 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     }
     for (_, delivery) in &group.asked {
         deliveries::ask(context, *delivery)?;
+    }
+    for seal in &group.seals {
+        folds::seal(context, seal);
+    }
+    if group.close > 0 {
+        folds::close_due(context)?;
     }
     for step in &group.backfills {
         deliveries::backfill(context, step)?;
@@ -237,9 +258,26 @@ fn accept(
         let seq = context.draw();
         events::insert(context, submission.project, seq, event, &routed.unit.fingerprint)?;
         context.delta.add(routed.keys[index], seq);
-        for route in &routed.routes[index] {
-            deliveries::insert(context, submission.project, seq, &event.body, route)?;
-        }
+        accept_routes(context, submission.project, (seq, &event.body), &routed.routes[index])?;
+    }
+    Ok(())
+}
+
+/// What goes alone comes first: its numbers follow the event's.
+fn accept_routes(
+    context: &mut Context<'_>,
+    project: ProjectNo,
+    (event, body): (Seq, &Bytes),
+    routes: &[Route],
+) -> rusqlite::Result<()> {
+    for route in routes.iter().filter(|route| route.fold.is_none()) {
+        let Route { subscriber, lane, .. } = *route;
+        let id = context.draw();
+        let new = New { id, project, subscriber, event, lane, replay: 0, fold: None, is_late: false, body };
+        deliveries::insert(context, &new)?;
+    }
+    for route in routes.iter().filter(|route| route.fold.is_some()) {
+        folds::append(context, project, (event, body.len()), route, false)?;
     }
     Ok(())
 }

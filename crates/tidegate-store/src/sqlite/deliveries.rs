@@ -5,13 +5,14 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
-use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::fold::Closing;
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
-use super::{Writer, lanes, stamp};
+use super::{Writer, events, folds, lanes, stamp};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
 /// The states of a row; see the schema.
@@ -22,20 +23,29 @@ pub(super) const DELIVERED: i64 = 3;
 pub(super) const EXHAUSTED: i64 = 4;
 
 pub(super) const INSERT: &str = "INSERT INTO deliveries
-    (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at)
-    VALUES (?1, ?2, ?3, ?4, ?10, ?11, ?5, ?6, ?7, ?8, ?9, ?7)";
+    (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at, fold)
+    VALUES (?1, ?2, ?3, ?4, ?10, ?11, ?5, ?6, ?7, ?8, ?9, ?7, ?12)";
 
-/// Creates the delivery of an event for a subscriber: straight into memory if there is room and its lane is free.
-pub(super) fn insert(
-    context: &mut Context<'_>,
-    project: ProjectNo,
-    event: Seq,
-    body: &Bytes,
-    route: &Route,
-) -> rusqlite::Result<()> {
-    let id = context.draw();
-    let subscriber = route.subscriber;
-    let status = match route.lane {
+/// A delivery that comes into being.
+pub(super) struct New<'a> {
+    pub(super) id: DeliveryNo,
+    pub(super) project: ProjectNo,
+    pub(super) subscriber: SubscriberNo,
+    /// The first event it carries.
+    pub(super) event: Seq,
+    pub(super) lane: Option<Lane>,
+    /// See the schema.
+    pub(super) replay: i64,
+    pub(super) fold: Option<WindowNo>,
+    /// Its number does not follow its event's.
+    pub(super) is_late: bool,
+    pub(super) body: &'a Bytes,
+}
+
+/// Creates a delivery: straight into memory if there is room and its lane is free.
+pub(super) fn insert(context: &mut Context<'_>, new: &New<'_>) -> rusqlite::Result<()> {
+    let New { id, project, subscriber, event, lane, replay, fold, is_late, body } = *new;
+    let status = match lane {
         Some(lane) if lanes::must_wait(context, subscriber, lane)? => WAITING,
         _ if context.room.take(subscriber, body.len()) => CLAIMED,
         _ => DUE,
@@ -47,13 +57,14 @@ pub(super) fn insert(
         project,
         subscriber,
         event,
-        route.lane,
+        lane,
         status,
         now.as_ms(),
         u32::from(claimed),
         claimed.then_some(context.incarnation),
-        0,
-        0,
+        is_late,
+        replay,
+        fold,
     ])?;
     if claimed {
         context.out.jobs.push(Job {
@@ -61,16 +72,37 @@ pub(super) fn insert(
             project,
             subscriber,
             event,
-            lane: route.lane,
+            lane,
             attempts: 0,
             tries: 0,
             token: 1,
             accepted_at: now,
-            replay: false,
+            replay: replay > 0,
+            fold,
             body: body.clone(),
         });
     } else if status == DUE {
         context.spilled.insert(subscriber);
+    }
+    Ok(())
+}
+
+/// The delivery of a window that somebody asked to close: due, or waiting for its turn in its lane.
+pub(super) fn insert_closed(
+    conn: &Connection,
+    backfilling: &lanes::Backfilling,
+    closing: &Closing,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let Closing { delivery, project, subscriber, first, lane, window, replay } = *closing;
+    let status = if lane.is_some() { WAITING } else { DUE };
+    let place = if replay { delivery } else { -delivery };
+    let holder = None::<Incarnation>;
+    let values =
+        params![delivery, project, subscriber, first, lane, status, now.as_ms(), 0, holder, 1, place, window];
+    conn.prepare_cached(INSERT)?.execute(values)?;
+    if let Some(lane) = lane {
+        lanes::make_next_due(conn, backfilling, subscriber, lane, now)?;
     }
     Ok(())
 }
@@ -156,7 +188,8 @@ pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusql
 }
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
-        e.accepted_at, coalesce(d.body, e.body), d.replay <> 0
+        iif(d.fold IS NULL, e.accepted_at, d.created_at),
+        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold
     FROM deliveries d JOIN events e ON e.seq = d.event";
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
@@ -172,6 +205,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         accepted_at: Timestamp::from_ms(row.get(8)?),
         body: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
         replay: row.get(10)?,
+        fold: row.get(11)?,
     })
 }
 
@@ -270,7 +304,8 @@ fn first_due(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<Op
 pub(super) const ANY_UNFINISHED: &str =
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND status = 0)
         OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3)
-        OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND +subscriber = ?1)";
+        OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND +subscriber = ?1)
+        OR EXISTS (SELECT 1 FROM windows WHERE stage < 2 AND subscriber = ?1)";
 
 /// Whether anything of a subscriber is still on its way.
 pub(super) fn any_unfinished(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
@@ -295,8 +330,8 @@ pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqli
     }
     // The events of this step may go from here on; younger ones still wait for the next step.
     context.backfilling.insert(step.subscriber, step.through);
-    for (event, lane) in &step.matched {
-        insert_past(context, step, *event, *lane)?;
+    for (event, route) in &step.matched {
+        insert_past(context, step, *event, route)?;
     }
     let done = step.through >= step.until;
     context
@@ -317,17 +352,19 @@ fn insert_past(
     context: &mut Context<'_>,
     step: &BackfillStep,
     event: Seq,
-    lane: Option<Lane>,
+    route: &Route,
 ) -> rusqlite::Result<()> {
-    if !context.conn.prepare_cached("SELECT 1 FROM events WHERE seq = ?1")?.exists([event])? {
-        return Ok(());
+    let Some(bytes) = events::size(context.conn, step.project, event)? else { return Ok(()) };
+    if route.fold.is_some() {
+        return folds::append(context, step.project, (event, bytes), route, false);
     }
     let id = context.draw();
+    let lane = route.lane;
     let status = if lane.is_some() { WAITING } else { DUE };
     let now = context.group.now;
-    let holder = None::<Incarnation>;
+    let (holder, fold) = (None::<Incarnation>, None::<WindowNo>);
     let values =
-        params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1, 0];
+        params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1, 0, fold];
     context.statements.insert_delivery.execute(values)?;
     if let Some(lane) = lane {
         lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;

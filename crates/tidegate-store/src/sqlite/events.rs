@@ -261,3 +261,10 @@ pub(super) fn scan(
     }
     Ok((if passed < PAGE_ROWS_SCANNED_MAX { until } else { through }, events))
 }
+
+/// How large an event of a project is, if it is still kept.
+pub(super) fn size(conn: &Connection, project: ProjectNo, seq: Seq) -> rusqlite::Result<Option<usize>> {
+    conn.prepare_cached("SELECT length(body) FROM events WHERE seq = ?1 AND project = ?2")?
+        .query_row([seq, project], |row| row.get(0))
+        .optional()
+}

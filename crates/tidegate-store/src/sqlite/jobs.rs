@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::sweep::Numbered;
-use super::{LAST_NO, Writer, deliveries, events, failed, lanes, replay, stamp};
+use super::{LAST_NO, Writer, deliveries, events, failed, folds, lanes, replay, stamp};
 use crate::{
     DeadLetter, Error, JobRow, JobStatus, JobStep, NewJob, Page, Past, Result, Scan, Scope, Selector,
     StopOutcome, What,
@@ -77,7 +77,7 @@ fn scan_events(conn: &Connection, scope: &Scope, after: i64, limit: usize) -> ru
     Ok(Scan { through, looked: events.len() as u64, events, letters: Vec::new() })
 }
 
-pub(super) const PAST: &str = "SELECT id, event, status, replay, finished_at FROM deliveries
+pub(super) const PAST: &str = "SELECT id, event, status, replay, finished_at, fold FROM deliveries
     WHERE subscriber = ?1 AND id > ?2 AND id <= ?3 ORDER BY id LIMIT ?4";
 
 /// The events whose own delivery to a subscriber ended in a certain way before the scope was made.
@@ -93,18 +93,24 @@ fn scan_past(
     let mut rows = statement.query(params![subscriber, after, scope.until, PAGE_ROWS_SCANNED_MAX as i64])?;
     let (mut passed, mut last) = (0, after);
     while let Some(row) = rows.next()? {
-        if scan.events.len() == limit {
+        if scan.events.len() >= limit {
             scan.through = last;
             return Ok(scan);
         }
         passed += 1;
         last = row.get(0)?;
         let ended: Option<i64> = row.get(4)?;
-        let is_own = row.get::<_, i64>(3)? == 0;
+        let is_own = row.get::<_, i64>(3)? <= 0;
         let is_meant = ended.is_some_and(|at| at <= scope.asked_at.as_ms());
         if is_own && is_meant && row.get::<_, i64>(2)? == status {
-            scan.events.extend(events::by_seq(conn, row.get(1)?)?);
-            scan.looked += 1;
+            let carried = match row.get(5)? {
+                Some(window) => folds::events(conn, window)?,
+                None => vec![row.get(1)?],
+            };
+            scan.looked += carried.len() as u64;
+            for event in carried {
+                scan.events.extend(events::by_seq(conn, event)?);
+            }
         }
     }
     if passed == PAGE_ROWS_SCANNED_MAX {
@@ -260,8 +266,14 @@ pub(super) fn step(context: &mut Context<'_>, step: &JobStep) -> rusqlite::Resul
     }
     let mut matched = 0_u64;
     for (event, route) in &step.replays {
-        let no = context.draw();
         let now = context.group.now;
+        if route.fold.is_some() {
+            let Some(bytes) = events::size(context.conn, step.project, *event)? else { continue };
+            folds::append(context, step.project, (*event, bytes), route, true)?;
+            matched += 1;
+            continue;
+        }
+        let no = context.draw();
         if replay::insert(context.conn, &context.backfilling, no, (step.project, *event), route, now)? {
             context.spilled.insert(route.subscriber);
             matched += 1;

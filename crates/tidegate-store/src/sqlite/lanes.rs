@@ -92,10 +92,10 @@ pub(super) fn open_all(context: &Context<'_>, subscriber: SubscriberNo) -> rusql
     Ok(())
 }
 
-pub(super) const GOING: &str = "SELECT id, max(event, replay), status FROM deliveries
+pub(super) const GOING: &str = "SELECT id, max(event, abs(replay)), status FROM deliveries
     WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status < 2 LIMIT 1";
-pub(super) const OLDEST_WAITING: &str = "SELECT id, max(event, replay), due_at FROM deliveries
-    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY max(event, replay), id LIMIT 1";
+pub(super) const OLDEST_WAITING: &str = "SELECT id, max(event, abs(replay)), due_at FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY max(event, abs(replay)), id LIMIT 1";
 
 /// Whose turn it is, if it waits: the oldest, unless one is in flight or a backfill may still bring an older one.
 /// A younger one that is due steps back for it and keeps its time.

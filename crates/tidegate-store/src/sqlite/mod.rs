@@ -15,6 +15,7 @@ mod dedupe;
 mod deliveries;
 mod events;
 mod filter;
+mod folds;
 mod jobs;
 mod lanes;
 mod quarantine;
@@ -32,16 +33,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::fold::{Book, Bundle};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked, QuarantineFilter,
-    QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector, StopOutcome,
-    Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
+    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -57,9 +59,9 @@ const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHE
 /// Events and deliveries draw their numbers from one counter; retention remembers it when it removes them.
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0),
-        coalesce((SELECT value FROM meta WHERE name = 'last_no'), 0))";
+        coalesce((SELECT max(no) FROM windows), 0), coalesce((SELECT value FROM meta WHERE name = 'last_no'), 0))";
 
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
@@ -67,6 +69,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/sqlite/0005_replay.sql"),
     include_str!("../../migrations/sqlite/0007_locking.sql"),
     include_str!("../../migrations/sqlite/0008_ids.sql"),
+    include_str!("../../migrations/sqlite/0009_folds.sql"),
 ];
 
 /// The embedded store.
@@ -74,6 +77,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     dedupe: Arc<Mutex<Dedupe>>,
+    book: Arc<Mutex<Book>>,
     checkpointer: Checkpointer,
     calls: Calls,
     incarnation: Incarnation,
@@ -87,6 +91,8 @@ struct Writer {
     conn: Connection,
     path: PathBuf,
     dedupe: Arc<Mutex<Dedupe>>,
+    /// The windows that can be joined.
+    book: Arc<Mutex<Book>>,
     incarnation: Incarnation,
     version: Version,
     next_no: i64,
@@ -130,6 +136,7 @@ impl SqliteStore {
         Ok(Self {
             readers: Readers::new(&path, calls),
             dedupe: Arc::clone(&writer.dedupe),
+            book: Arc::clone(&writer.book),
             checkpointer: Checkpointer::new(path, calls),
             incarnation: writer.incarnation,
             writer: Arc::new(Mutex::new(writer)),
@@ -214,10 +221,12 @@ impl Writer {
         }
         tx.commit().map_err(failed)?;
         let dedupe = Dedupe::load(&conn).map_err(failed)?;
+        let book = folds::load(&conn).map_err(failed)?;
         let mut writer = Self {
             conn,
             path,
             dedupe: Arc::new(Mutex::new(dedupe)),
+            book: Arc::new(Mutex::new(book)),
             incarnation: 0,
             version: 0,
             next_no: 0,
@@ -285,6 +294,8 @@ impl Writer {
         {
             let known = Dedupe::load(&self.conn).map_err(failed)?;
             *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
+            let book = folds::load(&self.conn).map_err(failed)?;
+            *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
             // Whoever waited for an answer has been told that it failed, and asks again.
             found.submissions.clear();
             found.refilled.clear();
@@ -366,6 +377,23 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
         self.readers.read(move |conn| events::backfill(conn, subscriber, limit).map_err(failed)).await
+    }
+
+    async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>> {
+        let book = Arc::clone(&self.book);
+        self.readers.read(move |conn| folds::list(conn, &book, project, &filter).map_err(failed)).await
+    }
+
+    async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
+        self.write(self.calls, move |writer| folds::end(writer, project, &ask, now).map_err(failed)).await
+    }
+
+    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
+        self.readers.read(move |conn| folds::bundle(conn, window).map_err(failed)).await
+    }
+
+    async fn close_due(&self) -> Result<Option<Timestamp>> {
+        Ok(self.book.lock().unwrap_or_else(PoisonError::into_inner).next_due())
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

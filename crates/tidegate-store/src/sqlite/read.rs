@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
-use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, Trace, TraceRule};
+use super::folds;
+use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, Trace, TraceRule};
 
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
         d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason,
-        d.replay <> 0
+        d.replay > 0, d.fold
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
@@ -34,7 +35,8 @@ fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRo
         reason: row.get(reason)?,
         lane: row.get(9)?,
         replay: row.get(16)?,
-        events: event_ids(conn, no, row.get(12)?)?,
+        fold: fold(conn, row.get(17)?)?,
+        events: event_ids(conn, row.get(12)?, row.get(17)?)?,
     })
 }
 
@@ -54,15 +56,16 @@ fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
     })
 }
 
-fn event_ids(conn: &Connection, delivery: DeliveryNo, first: Seq) -> rusqlite::Result<Vec<String>> {
-    let mut ids = Vec::from_iter(event_id(conn, first)?);
-    let mut statement =
-        conn.prepare_cached("SELECT event FROM delivery_events WHERE delivery = ?1 ORDER BY position")?;
-    let mut rows = statement.query([delivery])?;
-    while let Some(row) = rows.next()? {
-        ids.extend(event_id(conn, row.get(0)?)?);
-    }
-    Ok(ids)
+fn event_ids(conn: &Connection, first: Seq, fold: Option<WindowNo>) -> rusqlite::Result<Vec<String>> {
+    let carried = match fold {
+        Some(window) => folds::events(conn, window)?,
+        None => vec![first],
+    };
+    carried.into_iter().filter_map(|event| event_id(conn, event).transpose()).collect()
+}
+
+fn fold(conn: &Connection, window: Option<WindowNo>) -> rusqlite::Result<Option<FoldRow>> {
+    window.map_or(Ok(None), |window| folds::row(conn, window))
 }
 
 /// Absent when retention has removed the event.
@@ -179,7 +182,8 @@ pub(super) fn following_sql() -> String {
 pub(super) fn late_sql() -> String {
     format!(
         "{SELECT} WHERE d.project = ?2 AND ((d.event = ?1 AND d.late = 1)
-            OR d.id IN (SELECT delivery FROM delivery_events WHERE event = ?1)) ORDER BY d.id"
+            OR d.id IN (SELECT w.delivery FROM members m JOIN windows w ON w.no = m.window WHERE m.event = ?1))
+        ORDER BY d.id"
     )
 }
 
@@ -207,6 +211,7 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
     while let Some(row) = rows.next()? {
         trace.deliveries.push(delivery_row(conn, row)?);
     }
+    trace.windows = folds::joined(conn, event)?;
     trace.rules = conn
         .prepare_cached(RULES)?
         .query_map([event, project], |row| {

@@ -3,13 +3,18 @@
 //! A replay is marked, has an id of its own and stands in its lane behind whatever waits there. The delivery that it
 //! repeats stays as it is.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
 use rusqlite::{Connection, params};
-use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq};
+use tidegate_core::fold::{ClosedBy, Draft, Stage};
+use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, WindowNo};
+use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::lanes::Backfilling;
-use super::{Writer, deliveries, failed, lanes, stamp};
+use super::{Writer, deliveries, events, failed, folds, lanes, stamp};
 use crate::{Error, Replay, Result};
 
 /// Makes the replays of one event, in the order of their routes.
@@ -17,20 +22,57 @@ pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Re
     if replay.version != writer.version {
         return Err(Error::Stale { routed: replay.version, current: writer.version });
     }
+    let shared = Arc::clone(&writer.book);
+    let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let stretch = BTreeMap::new();
+    let mut draft = Draft::new(&book, now, WINDOWS_PER_PROJECT_MAX, &stretch);
     let tx = writer.conn.transaction().map_err(failed)?;
+    let event = (replay.project, replay.event);
+    let mut next_no = writer.next_no;
     let mut made = Vec::with_capacity(replay.routes.len());
-    for (route, no) in replay.routes.iter().zip(writer.next_no..) {
-        if !insert(&tx, &writer.backfilling, no, (replay.project, replay.event), route, now)
-            .map_err(failed)?
-        {
-            return Err(Error::NotFound);
-        }
-        made.push(no);
+    for route in &replay.routes {
+        let mut draw = || {
+            next_no += 1;
+            next_no - 1
+        };
+        let no = match &route.fold {
+            None => {
+                let no = draw();
+                insert(&tx, &writer.backfilling, no, event, route, now).map_err(failed)?.then_some(no)
+            }
+            Some(_) => folded(&tx, &writer.backfilling, &mut draft, event, route, (now, &mut draw))
+                .map_err(failed)?,
+        };
+        made.push(no.ok_or(Error::NotFound)?);
     }
+    let decided = draft.decided();
+    folds::write(&tx, &decided).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
-    writer.next_no += made.len() as i64;
+    writer.next_no = next_no;
+    book.apply(decided);
     Ok(made)
+}
+
+/// A replay to a subscriber that folds goes at once, in the form of a fold.
+fn folded(
+    conn: &Connection,
+    backfilling: &Backfilling,
+    draft: &mut Draft<'_>,
+    (project, event): (ProjectNo, Seq),
+    route: &Route,
+    (now, draw): (Timestamp, &mut dyn FnMut() -> i64),
+) -> rusqlite::Result<Option<DeliveryNo>> {
+    let Some(bytes) = events::size(conn, project, event)? else { return Ok(None) };
+    let Some(arrival) = folds::arrival(project, (event, bytes), route, true) else { return Ok(None) };
+    let mut closings = draft.arrive(&arrival, draw);
+    let open = draft.get(arrival.slot()).filter(|window| window.stage == Stage::Gathering).cloned();
+    closings.extend(open.and_then(|window| draft.close(&window, ClosedBy::Flush, draw)));
+    for closing in &closings {
+        deliveries::insert_closed(conn, backfilling, closing, now)?;
+    }
+    let joined = draft.get(arrival.slot()).and_then(|window| window.delivery);
+    Ok(closings.last().map(|closing| closing.delivery).or(joined))
 }
 
 /// Creates one replay: due, or waiting for its turn in its lane. Does nothing when its event is gone.
@@ -42,14 +84,13 @@ pub(super) fn insert(
     route: &Route,
     now: Timestamp,
 ) -> rusqlite::Result<bool> {
-    let mut known = conn.prepare_cached("SELECT 1 FROM events WHERE seq = ?1 AND project = ?2")?;
-    if !known.exists([event, project])? {
+    if events::size(conn, project, event)?.is_none() {
         return Ok(false);
     }
-    let Route { subscriber, lane } = *route;
+    let Route { subscriber, lane, .. } = *route;
     let status = if lane.is_some() { deliveries::WAITING } else { deliveries::DUE };
-    let holder = None::<Incarnation>;
-    let values = params![no, project, subscriber, event, lane, status, now.as_ms(), 0, holder, 1, no];
+    let (holder, fold) = (None::<Incarnation>, None::<WindowNo>);
+    let values = params![no, project, subscriber, event, lane, status, now.as_ms(), 0, holder, 1, no, fold];
     conn.prepare_cached(deliveries::INSERT)?.execute(values)?;
     if let Some(lane) = lane {
         lanes::make_next_due(conn, backfilling, subscriber, lane, now)?;

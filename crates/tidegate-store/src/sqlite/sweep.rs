@@ -243,7 +243,7 @@ impl Step<'_> {
     fn remove_delivery(&mut self, id: DeliveryNo) -> rusqlite::Result<()> {
         for sql in [
             "DELETE FROM attempts WHERE delivery = ?1",
-            "DELETE FROM delivery_events WHERE delivery = ?1",
+            "DELETE FROM windows WHERE no = (SELECT fold FROM deliveries WHERE id = ?1)",
             "DELETE FROM deliveries WHERE id = ?1",
         ] {
             self.conn.prepare_cached(sql)?.execute([id])?;
@@ -266,6 +266,7 @@ impl Step<'_> {
                 self.out.due_at(self.now.plus(self.terms.events / 100));
             } else {
                 self.conn.prepare_cached("DELETE FROM events WHERE seq = ?1")?.execute([seq])?;
+                self.conn.prepare_cached("DELETE FROM members WHERE event = ?1")?.execute([seq])?;
                 self.out.events += 1;
             }
         }
@@ -299,6 +300,8 @@ impl Step<'_> {
                 self.out.due_at(Timestamp::from_ms(at).plus(self.terms.deliveries));
             }
         }
+        let ended = "DELETE FROM windows WHERE stage = 3 AND closed_at <= ?1";
+        self.conn.prepare_cached(ended)?.execute([over])?;
         self.remove_definitions(over)?;
         let run = self.idle_run()?;
         let mut dropped = None;
@@ -367,8 +370,9 @@ pub(super) const FOLLOWING: &str =
     "SELECT event, late, status FROM deliveries WHERE id > ?1 ORDER BY id LIMIT ?2";
 pub(super) const LATER: &str =
     "SELECT 1 FROM deliveries WHERE event = ?1 AND late = 1 AND status IN (0, 1, 2, 4) LIMIT 1";
-pub(super) const AMONG_OTHERS: &str = "SELECT 1 FROM delivery_events m JOIN deliveries d ON d.id = m.delivery
-    WHERE m.event = ?1 AND d.status IN (0, 1, 2, 4) LIMIT 1";
+pub(super) const AMONG_OTHERS: &str = "SELECT 1 FROM members m JOIN windows w ON w.no = m.window
+    LEFT JOIN deliveries d ON d.id = w.delivery
+    WHERE m.event = ?1 AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1";
 
 /// Whether a delivery that may still be sent carries the event. What was made with it follows it.
 fn is_needed(conn: &Connection, event: Seq) -> rusqlite::Result<bool> {

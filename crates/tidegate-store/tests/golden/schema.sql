@@ -1,4 +1,4 @@
--- version 7
+-- version 8
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -59,13 +59,7 @@ CREATE TABLE deliveries (
     finished_at INTEGER,
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
-) STRICT;
-CREATE TABLE delivery_events (
-    delivery INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    event    INTEGER NOT NULL,
-    PRIMARY KEY (delivery, position)
-) STRICT, WITHOUT ROWID;
+, fold INTEGER) STRICT;
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
@@ -106,6 +100,13 @@ CREATE TABLE keys (
     hash       BLOB NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
     PRIMARY KEY (project, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE members (
+    event  INTEGER NOT NULL,
+    window INTEGER NOT NULL,
+    prev   INTEGER,                          -- the member that joined before
+    bytes  INTEGER NOT NULL,
+    PRIMARY KEY (event, window)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -152,15 +153,34 @@ CREATE TABLE subscribers (
     backfill_until  INTEGER,
     backfill_from   INTEGER                  -- only events accepted at or after this time
 , previous_secret BLOB, previous_until INTEGER, verification TEXT, verification_round INTEGER NOT NULL DEFAULT 0, verification_tries INTEGER NOT NULL DEFAULT 0, verification_detail TEXT, allowed_rate INTEGER, failing_since INTEGER, inactive_at INTEGER, destination BLOB) STRICT;
+CREATE TABLE windows (
+    no         INTEGER PRIMARY KEY,          -- drawn from the counter of events and deliveries
+    project    INTEGER NOT NULL,
+    subscriber INTEGER NOT NULL,
+    key        BLOB NOT NULL,                -- a hash of what keeps windows of a subscriber apart
+    key_text   TEXT NOT NULL,
+    terms      TEXT NOT NULL,                -- what it was opened with, as JSON
+    lane       INTEGER,
+    replay     INTEGER NOT NULL,             -- 1: of events that are sent again
+    opened_at  INTEGER NOT NULL,
+    due_at     INTEGER NOT NULL,
+    count      INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL,
+    first      INTEGER,                      -- the first event that joined
+    last       INTEGER,                      -- the last one; each member names the one before it
+    stage      INTEGER NOT NULL,
+    closed_at  INTEGER,
+    closed_by  TEXT,
+    delivery   INTEGER
+) STRICT;
 CREATE INDEX catalog_version ON catalog (version);
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
-CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, max(event, replay), id)
+CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, max(event, abs(replay)), id)
     WHERE lane IS NOT NULL AND status < 3;
 CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WHERE late = 1;
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
-CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);
 CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
@@ -170,3 +190,4 @@ CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);
 CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id) WHERE deleted_at IS NULL;
 CREATE INDEX subscribers_version ON subscribers (version);
+CREATE INDEX windows_live ON windows (project, no) WHERE stage < 2;

@@ -224,7 +224,7 @@ impl<'a> Stage<'a> {
             self.model.events[looked_at..end].iter().map(|(id, _)| id.as_str()).collect();
         assert_eq!(ids, expected, "exactly the older events, in order");
         for (place, row) in (looked_at..end).zip(&events) {
-            step.matched.push((row.seq, Some(self.lanes[place])));
+            step.matched.push((row.seq, Route::alone(step.subscriber, Some(self.lanes[place]))));
             self.model.add(subscriber, place, Some(self.lanes[place]), self.now, false);
         }
         let is_last = step.through >= step.until;
@@ -253,7 +253,7 @@ impl<'a> Stage<'a> {
             id: id.clone(),
         };
         let routes = self.routes(sent);
-        let routes = routes.into_iter().map(|(subscriber, lane)| Route { subscriber, lane }).collect();
+        let routes = routes.into_iter().map(|(subscriber, lane)| Route::alone(subscriber, lane)).collect();
         let unit = RoutedUnit {
             unit: Unit { events: vec![event], fingerprint: print.finish() },
             routes: vec![routes],

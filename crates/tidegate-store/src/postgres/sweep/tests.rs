@@ -196,7 +196,7 @@ async fn one_process_sweeps_at_a_time() {
 async fn is_kept_for_a_replay(outlived: bool) {
     let place = Place::new();
     let (bench, job) = an_old_event(&place, outlived).await;
-    let routes = vec![Route { subscriber: job.subscriber, lane: None }];
+    let routes = vec![Route::alone(job.subscriber, None)];
     let again = Replay { project: PROJECT, event: job.event, routes, version: bench.version().await };
     let mut other = place.session().await;
     let space = place.target().space();

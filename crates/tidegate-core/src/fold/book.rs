@@ -1,0 +1,382 @@
+//! The windows that can still be joined, and what an arrival does to them.
+//!
+//! Per subscriber and key there is at most one: it gathers, or it is a delivery in a lane that has not begun to leave. A
+//! store asks a [`Draft`] of the book while its transaction is open and lets the book take over what the draft decided
+//! ([`Book::apply`]) when it is on disk: nothing that memory knows changes before that. A store that shares its windows with
+//! other processes fills a book for each transaction with the rows it has locked.
+//!
+//! The window's number is the generation of its key: what comes after a window was sealed opens the next one, so no
+//! arrival can be taken for one that was served already.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::Appending;
+use super::window::{ClosedBy, Stage, Window};
+use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use crate::time::Timestamp;
+
+/// Where a window stands in the book: its subscriber and key.
+pub type Slot = (SubscriberNo, u128);
+
+/// An event that a subscriber's fold lets in.
+#[derive(Clone, Debug)]
+pub struct Arrival<'a> {
+    /// Whose.
+    pub project: ProjectNo,
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// Its lane.
+    pub lane: Option<Lane>,
+    /// Which event.
+    pub event: Seq,
+    /// How large it is.
+    pub bytes: u32,
+    /// It is sent again.
+    pub replay: bool,
+    /// Under which key and on which terms.
+    pub appending: &'a Appending,
+}
+
+impl Arrival<'_> {
+    /// Where it belongs.
+    pub fn slot(&self) -> Slot {
+        let key = &self.appending.key;
+        (self.subscriber, if self.replay { key.for_replay().hash } else { key.hash })
+    }
+}
+
+/// An event that joined a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which event.
+    pub event: Seq,
+    /// Which window.
+    pub window: WindowNo,
+    /// The one that joined before it.
+    pub prev: Option<Seq>,
+    /// How large it is.
+    pub bytes: u32,
+}
+
+/// A window that becomes a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closing {
+    /// Which window.
+    pub window: WindowNo,
+    /// The delivery's number, drawn for it.
+    pub delivery: DeliveryNo,
+    /// Whose.
+    pub project: ProjectNo,
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// The first event that joined.
+    pub first: Seq,
+    /// Its lane.
+    pub lane: Option<Lane>,
+    /// It is sent again.
+    pub replay: bool,
+}
+
+/// The windows that can be joined.
+#[derive(Clone, Debug, Default)]
+pub struct Book {
+    windows: HashMap<Slot, Window>,
+    /// Those that gather, by when they close.
+    due: BTreeSet<(Timestamp, WindowNo, Slot)>,
+    /// All of them by project and age, for the limit.
+    oldest: BTreeMap<ProjectNo, BTreeMap<WindowNo, Slot>>,
+}
+
+impl Book {
+    /// Puts a window in, as a store does with what it finds.
+    pub fn insert(&mut self, window: Window) {
+        let slot = (window.subscriber, window.key);
+        self.remove(slot);
+        if window.stage == Stage::Gathering {
+            self.due.insert((window.due_at, window.no, slot));
+        }
+        self.oldest.entry(window.project).or_default().insert(window.no, slot);
+        self.windows.insert(slot, window);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let Some(window) = self.windows.remove(&slot) else { return };
+        self.due.remove(&(window.due_at, window.no, slot));
+        if let Some(oldest) = self.oldest.get_mut(&window.project) {
+            oldest.remove(&window.no);
+        }
+    }
+
+    /// The window in a slot.
+    pub fn get(&self, slot: Slot) -> Option<&Window> {
+        self.windows.get(&slot)
+    }
+
+    /// When the next window closes by itself.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.first().map(|(at, ..)| *at)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// The windows of a project, oldest first.
+    pub fn of_project(&self, project: ProjectNo) -> impl Iterator<Item = &Window> {
+        let slots = self.oldest.get(&project).into_iter().flat_map(BTreeMap::values);
+        slots.filter_map(|slot| self.windows.get(slot))
+    }
+
+    /// What a draft decided is on disk.
+    pub fn apply(&mut self, draft: Decided) {
+        for (slot, window) in draft.touched {
+            match window {
+                Some(window) => self.insert(window),
+                None => self.remove(slot),
+            }
+        }
+    }
+}
+
+/// What one transaction decides, on top of a book that stays as it is.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    book: &'a Book,
+    decided: Decided,
+    now: Timestamp,
+    /// How many windows a project may have.
+    limit: usize,
+    /// By how many percent congestion lengthens quiet periods.
+    stretch: &'a BTreeMap<SubscriberNo, u32>,
+}
+
+/// What a transaction decided.
+#[derive(Debug, Default)]
+pub struct Decided {
+    /// When.
+    pub at: Timestamp,
+    /// What stands in each slot now.
+    touched: BTreeMap<Slot, Option<Window>>,
+    /// More or fewer windows per project.
+    grown: BTreeMap<ProjectNo, isize>,
+    /// Windows that opened, with the text of their keys, in order.
+    pub opened: Vec<(WindowNo, Arc<str>)>,
+    /// What became of each window that was touched, opened ones included.
+    pub windows: BTreeMap<WindowNo, Window>,
+    /// Events that joined, in order.
+    pub members: Vec<Member>,
+}
+
+impl Decided {
+    /// Nothing was decided.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+}
+
+impl<'a> Draft<'a> {
+    /// A draft at this instant.
+    pub fn new(
+        book: &'a Book,
+        now: Timestamp,
+        limit: usize,
+        stretch: &'a BTreeMap<SubscriberNo, u32>,
+    ) -> Self {
+        Self { book, decided: Decided { at: now, ..Decided::default() }, now, limit, stretch }
+    }
+
+    /// What was decided, to be written and then applied.
+    pub fn decided(self) -> Decided {
+        self.decided
+    }
+
+    /// The window in a slot, as things are in this draft.
+    pub fn get(&self, slot: Slot) -> Option<&Window> {
+        match self.decided.touched.get(&slot) {
+            Some(touched) => touched.as_ref(),
+            None => self.book.get(slot),
+        }
+    }
+
+    /// An event comes. Answers the windows that become deliveries because of it.
+    pub fn arrive(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
+        let mut closings = Vec::new();
+        let slot = arrival.slot();
+        let current = self.get(slot).cloned();
+        if let Some(window) = &current
+            && arrival.appending.cancels
+            && !arrival.replay
+            && window.stage == Stage::Gathering
+            && !window.terms.leading
+        {
+            self.join(window.clone(), arrival);
+            self.end(slot, ClosedBy::Cancelled);
+            return closings;
+        }
+        let joined = match current {
+            Some(window) if window.fits(arrival.bytes) => window,
+            full => {
+                closings.extend(full.and_then(|window| self.close(&window, ClosedBy::MaxBytes, draw)));
+                closings.extend(self.make_room(arrival.project, draw));
+                match self.lead(arrival, draw) {
+                    Some(ahead) => {
+                        closings.push(ahead);
+                        return closings;
+                    }
+                    None => self.open(arrival, draw()),
+                }
+            }
+        };
+        let window = self.join(joined, arrival);
+        if let Some(why) = window.is_full() {
+            closings.extend(self.close(&window, why, draw));
+        }
+        closings
+    }
+
+    /// Windows whose time has come, `limit` of them at most, in the order of their times.
+    pub fn close_due(&mut self, limit: usize, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
+        let due = self.book.due.iter().take_while(|(at, ..)| *at <= self.now).take(limit);
+        let windows: Vec<Window> = due.filter_map(|(.., slot)| self.get(*slot).cloned()).collect();
+        let close = |window: &Window| self.close(window, window.due_by(), draw);
+        windows.iter().filter_map(close).collect()
+    }
+
+    /// Closes a window that gathers, or seals one that waits. A window nothing joined ends without a delivery.
+    pub fn close(
+        &mut self,
+        window: &Window,
+        why: ClosedBy,
+        draw: &mut dyn FnMut() -> i64,
+    ) -> Option<Closing> {
+        let slot = (window.subscriber, window.key);
+        if window.count == 0 {
+            self.end(slot, why);
+            return None;
+        }
+        let mut window = window.clone();
+        let was_gathering = window.stage == Stage::Gathering;
+        if was_gathering {
+            window.closed = Some((self.now, why));
+            window.delivery = Some(draw());
+        }
+        // Only a lane makes a delivery wait for others of its kind, and only there more may join it.
+        let takes_more = was_gathering && window.lane.is_some() && window.is_full().is_none();
+        window.stage = if takes_more { Stage::Ready } else { Stage::Sealed };
+        let closing = was_gathering.then(|| closing(&window)).flatten();
+        self.put(slot, window);
+        closing
+    }
+
+    /// A delivery begins to leave: nothing joins its window any more.
+    pub fn seal(&mut self, project: ProjectNo, no: WindowNo) {
+        let Some(slot) = self.book.oldest.get(&project).and_then(|windows| windows.get(&no)).copied() else {
+            return;
+        };
+        let found = self.get(slot).filter(|window| window.no == no && window.stage == Stage::Ready);
+        if let Some(window) = found.cloned() {
+            self.put(slot, Window { stage: Stage::Sealed, ..window });
+        }
+    }
+
+    /// A window that gathers ends without a delivery.
+    pub fn end(&mut self, slot: Slot, why: ClosedBy) {
+        if let Some(window) = self.get(slot).filter(|window| window.stage == Stage::Gathering).cloned() {
+            self.put(slot, Window { stage: Stage::Ended, closed: Some((self.now, why)), ..window });
+        }
+    }
+
+    fn open(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> Window {
+        let (subscriber, key) = arrival.slot();
+        let mut window = Window {
+            no,
+            project: arrival.project,
+            subscriber,
+            key,
+            lane: arrival.lane,
+            replay: arrival.replay,
+            terms: Arc::clone(&arrival.appending.terms),
+            opened_at: self.now,
+            due_at: self.now,
+            count: 0,
+            bytes: 0,
+            first: None,
+            last: None,
+            stage: Stage::Gathering,
+            closed: None,
+            delivery: None,
+        };
+        window.due_at = window.deadline(self.now, self.stretch_of(subscriber)).0;
+        self.decided.opened.push((no, Arc::clone(&arrival.appending.key.text)));
+        window
+    }
+
+    /// Sends the first event ahead, alone, and opens the window that gathers the rest.
+    fn lead(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Option<Closing> {
+        if !arrival.appending.terms.leading || arrival.replay {
+            return None;
+        }
+        let mut ahead = self.open(arrival, draw());
+        ahead.add(arrival.event, arrival.bytes, self.now, 0);
+        ahead.stage = Stage::Sealed;
+        ahead.closed = Some((self.now, ClosedBy::Leading));
+        ahead.delivery = Some(draw());
+        self.note_member(&ahead, arrival, None);
+        let closing = closing(&ahead);
+        self.decided.windows.insert(ahead.no, ahead);
+        let rest = self.open(arrival, draw());
+        self.put(arrival.slot(), rest);
+        closing
+    }
+
+    fn join(&mut self, mut window: Window, arrival: &Arrival<'_>) -> Window {
+        let prev = window.last;
+        window.add(arrival.event, arrival.bytes, self.now, self.stretch_of(arrival.subscriber));
+        self.note_member(&window, arrival, prev);
+        self.put(arrival.slot(), window.clone());
+        window
+    }
+
+    fn note_member(&mut self, window: &Window, arrival: &Arrival<'_>, prev: Option<Seq>) {
+        let member = Member { event: arrival.event, window: window.no, prev, bytes: arrival.bytes };
+        self.decided.members.push(member);
+    }
+
+    /// The oldest window of a project that has too many closes early.
+    fn make_room(&mut self, project: ProjectNo, draw: &mut dyn FnMut() -> i64) -> Option<Closing> {
+        let oldest = self.book.oldest.get(&project)?;
+        let grown = self.decided.grown.get(&project).copied().unwrap_or(0);
+        if oldest.len().saturating_add_signed(grown) < self.limit {
+            return None;
+        }
+        let still_there = |(no, slot): (&WindowNo, &Slot)| self.get(*slot).filter(|window| window.no == *no);
+        let window = oldest.iter().find_map(still_there)?.clone();
+        self.close(&window, ClosedBy::Limit, draw)
+    }
+
+    /// Writes down where a window stands; what takes nothing more leaves its slot.
+    fn put(&mut self, slot: Slot, window: Window) {
+        let was_there = self.get(slot).is_some();
+        let stays = matches!(window.stage, Stage::Gathering | Stage::Ready);
+        *self.decided.grown.entry(window.project).or_default() += isize::from(stays) - isize::from(was_there);
+        self.decided.touched.insert(slot, stays.then(|| window.clone()));
+        self.decided.windows.insert(window.no, window);
+    }
+
+    fn stretch_of(&self, subscriber: SubscriberNo) -> u32 {
+        self.stretch.get(&subscriber).copied().unwrap_or(0)
+    }
+}
+
+fn closing(window: &Window) -> Option<Closing> {
+    let Window { no, project, subscriber, lane, replay, .. } = *window;
+    let (delivery, first) = (window.delivery?, window.first?);
+    Some(Closing { window: no, delivery, project, subscriber, first, lane, replay })
+}

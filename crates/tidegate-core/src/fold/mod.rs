@@ -1,0 +1,38 @@
+//! Fold: many events become one delivery, and none is lost on the way.
+//!
+//! A subscriber's [`Fold`] says when. Its events gather in a [`Window`] under a key ([`Key`]): until a time after the
+//! first (`window`), until nothing more came for a while (`quiet`), or until the next of regular times (`batch`); earlier
+//! when it is full or somebody asks. Then it closes and is a delivery. [`Book`] knows the windows that can still be joined
+//! and decides what an arrival does; the stores do what it says, in the transaction that accepts the event.
+//!
+//! Promises: every event that was let in is a member of exactly one window; a window closes once, never before its time
+//! and never later than its longest wait allows; what has begun to leave is never added to.
+//! Does not: read clocks, keep anything, or send.
+
+mod book;
+mod definition;
+mod key;
+mod render;
+#[cfg(test)]
+mod tests;
+mod window;
+
+pub use book::{Arrival, Book, Closing, Decided, Draft, Member, Slot};
+pub use definition::{Fold, Folded, Mode};
+pub use key::Key;
+pub(crate) use render::join;
+pub use render::{Bundle, render};
+pub use window::{ClosedBy, Stage, Terms, Window};
+
+use std::sync::Arc;
+
+/// What a subscriber's fold does with an event that it lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appending {
+    /// Under which key.
+    pub key: Key,
+    /// The terms on which a window opens now.
+    pub terms: Arc<Terms>,
+    /// It makes what was gathered irrelevant: a window that nothing was sent of ends without a delivery.
+    pub cancels: bool,
+}

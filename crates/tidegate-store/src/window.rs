@@ -1,0 +1,93 @@
+//! Windows as people look at them, and what they ask of them.
+
+use tidegate_core::fold::ClosedBy;
+use tidegate_core::id::{DeliveryNo, SubscriberNo, WindowNo};
+use tidegate_core::time::Timestamp;
+
+/// Which windows.
+#[derive(Clone, Debug, Default)]
+pub struct WindowFilter {
+    /// Only of this subscriber.
+    pub subscriber: Option<SubscriberNo>,
+    /// Opened after this one.
+    pub after: Option<WindowNo>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A window that gathers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowRow {
+    /// Inside.
+    pub no: WindowNo,
+    /// For whom, inside.
+    pub subscriber: SubscriberNo,
+    /// For whom, outside.
+    pub subscriber_id: String,
+    /// What keeps it apart, as JSON.
+    pub key: String,
+    /// How it folds.
+    pub mode: &'static str,
+    /// When its first event came.
+    pub opened_at: Timestamp,
+    /// When it closes, as things are.
+    pub due_at: Timestamp,
+    /// How many events it holds.
+    pub count: u32,
+    /// How many bytes they have.
+    pub bytes: u64,
+}
+
+/// A window as it stands beside what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoldRow {
+    /// Inside.
+    pub no: WindowNo,
+    /// For whom.
+    pub subscriber: SubscriberNo,
+    /// How it folds.
+    pub mode: &'static str,
+    /// What keeps it apart, as JSON.
+    pub key: String,
+    /// When its first event came.
+    pub opened_at: Timestamp,
+    /// When it closes, or was to close by itself; that of an open window may have moved since.
+    pub due_at: Timestamp,
+    /// When and why it closed.
+    pub closed: Option<(Timestamp, ClosedBy)>,
+    /// The delivery it became.
+    pub delivery: Option<DeliveryNo>,
+}
+
+/// A wish to end windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndWindows {
+    /// Only of this subscriber.
+    pub subscriber: Option<SubscriberNo>,
+    /// Only with this key.
+    pub key: Option<u128>,
+    /// How many at most.
+    pub limit: usize,
+    /// How.
+    pub end: WindowsEnd,
+}
+
+/// How windows end that somebody asks to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowsEnd {
+    /// They become deliveries.
+    Close(ClosedBy),
+    /// They do not.
+    Cancel,
+}
+
+/// What was ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// How many windows.
+    pub windows: usize,
+    /// Whose deliveries are due now.
+    pub subscribers: Vec<SubscriberNo>,
+    /// There were no more of them than one call takes.
+    pub is_complete: bool,
+}
