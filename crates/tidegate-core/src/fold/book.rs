@@ -267,8 +267,10 @@ impl<'a> Draft<'a> {
             window.closed = Some((self.now, why));
             window.delivery = Some(draw());
         }
-        // Only a lane makes a delivery wait for others of its kind, and only there more may join it.
-        let takes_more = was_gathering && window.lane.is_some() && window.is_full().is_none();
+        // Only a lane makes a delivery wait for others of its kind, and only there more may join it; but one that closed
+        // to make room makes room.
+        let makes_room = matches!(why, ClosedBy::MaxBytes | ClosedBy::MaxEvents | ClosedBy::Limit);
+        let takes_more = was_gathering && window.lane.is_some() && !makes_room;
         window.stage = if takes_more { Stage::Ready } else { Stage::Sealed };
         let closing = was_gathering.then(|| closing(&window)).flatten();
         self.put(slot, window);

@@ -1,1 +1,364 @@
+//! A million random steps of the book, and the few rules that must hold after each.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::id::{Lane, Seq, SubscriberNo, WindowNo};
+use crate::payload::Payload;
+use crate::time::{Span, Timestamp};
+
+const START: Timestamp = Timestamp::from_ms(1_000_000_000);
+const PROJECT: i64 = 1;
+const LIMIT: usize = 12;
+const SEEDS: u64 = 250;
+const STEPS: u32 = 4_000;
+
+/// Chance that a seed decides.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+fn terms(mode: Mode) -> Terms {
+    let payload = Payload::Full;
+    Terms { mode, max_events: 10_000, max_bytes: 1 << 20, leading: false, adaptive: false, payload }
+}
+
+fn window(ms: u64) -> Mode {
+    Mode::Window { window: Span::from_ms(ms) }
+}
+
+fn quiet(quiet_ms: u64, max_ms: u64) -> Mode {
+    Mode::Quiet { quiet: Span::from_ms(quiet_ms), max_wait: Span::from_ms(max_ms) }
+}
+
+/// A store of one process, as far as windows are concerned: a book, rows, and deliveries that wait for their turn.
+struct World {
+    book: Book,
+    now: Timestamp,
+    next_no: i64,
+    /// Every window there ever was, as its row has it.
+    windows: BTreeMap<WindowNo, Window>,
+    members: BTreeMap<WindowNo, Vec<(Seq, Timestamp)>>,
+    /// Closed, in order, and not yet begun.
+    ready: Vec<Closing>,
+    in_flight: Vec<Closing>,
+    /// What was begun, with what it carried then.
+    begun: BTreeMap<WindowNo, usize>,
+    terms: Vec<Arc<Terms>>,
+}
+
+impl World {
+    fn new(terms: Vec<Terms>) -> Self {
+        Self {
+            book: Book::default(),
+            now: START,
+            next_no: 1,
+            windows: BTreeMap::new(),
+            members: BTreeMap::new(),
+            ready: Vec::new(),
+            in_flight: Vec::new(),
+            begun: BTreeMap::new(),
+            terms: terms.into_iter().map(Arc::new).collect(),
+        }
+    }
+
+    fn transact<T>(&mut self, work: impl FnOnce(&mut Draft<'_>, &mut dyn FnMut() -> i64) -> T) -> T {
+        let stretch = BTreeMap::new();
+        let mut draft = Draft::new(&self.book, self.now, LIMIT, &stretch);
+        let next_no = &mut self.next_no;
+        let result = work(&mut draft, &mut || {
+            *next_no += 1;
+            *next_no - 1
+        });
+        let decided = draft.decided();
+        for member in &decided.members {
+            self.members.entry(member.window).or_default().push((member.event, self.now));
+        }
+        for (no, window) in &decided.windows {
+            self.windows.insert(*no, window.clone());
+        }
+        self.book.apply(decided);
+        result
+    }
+
+    fn arrive(&mut self, subscriber: usize, key: &str, bytes: u32, cancels: bool) -> Seq {
+        let event = self.next_no;
+        self.next_no += 1;
+        let appending =
+            Appending { key: Key::from_text(key), terms: Arc::clone(&self.terms[subscriber]), cancels };
+        // Every second subscriber has lanes.
+        let lane = (subscriber % 2 == 1).then(|| Lane::from(key.len() as i32));
+        let arrival = Arrival {
+            project: PROJECT,
+            subscriber: subscriber as SubscriberNo,
+            lane,
+            event,
+            bytes,
+            replay: false,
+            appending: &appending,
+        };
+        let closings = self.transact(|draft, draw| draft.arrive(&arrival, draw));
+        self.ready.extend(closings);
+        event
+    }
+
+    fn pass(&mut self, ms: u64) -> Vec<Closing> {
+        self.now = self.now.plus(Duration::from_millis(ms));
+        let closings = self.transact(|draft, draw| draft.close_due(usize::MAX, draw));
+        self.ready.extend(closings.clone());
+        closings
+    }
+
+    /// The next delivery that no other of its lane is ahead of begins to leave.
+    fn begin(&mut self) {
+        let is_free = |closing: &Closing| {
+            closing.lane.is_none()
+                || !self
+                    .in_flight
+                    .iter()
+                    .any(|other| (other.subscriber, other.lane) == (closing.subscriber, closing.lane))
+        };
+        let Some(place) = self.ready.iter().position(is_free) else { return };
+        let closing = self.ready.remove(place);
+        self.transact(|draft, _| draft.seal(PROJECT, closing.window));
+        self.begun.insert(closing.window, self.members[&closing.window].len());
+        self.in_flight.push(closing);
+    }
+
+    fn restart(&mut self) {
+        let mut book = Book::default();
+        let live =
+            self.windows.values().filter(|window| matches!(window.stage, Stage::Gathering | Stage::Ready));
+        for window in live {
+            let mut window = window.clone();
+            let last_at = self.members.get(&window.no).and_then(|members| members.last()).map(|(_, at)| *at);
+            window.recall(last_at.unwrap_or(window.opened_at));
+            book.insert(window);
+        }
+        assert_eq!(book.next_due(), self.book.next_due(), "a start finds the same deadlines");
+        assert_eq!(book.len(), self.book.len());
+        self.book = book;
+    }
+
+    fn check(&self, accepted: Seq) {
+        let mut seen = BTreeSet::new();
+        for (event, _) in self.members.values().flatten() {
+            assert!(seen.insert(*event), "event {event} is in two windows");
+        }
+        assert!(seen.len() as i64 == accepted, "{} of {accepted} events are in a window", seen.len());
+        let mut slots = BTreeSet::new();
+        for window in self.windows.values() {
+            self.check_window(window);
+            if matches!(window.stage, Stage::Gathering | Stage::Ready) {
+                assert!(
+                    slots.insert((window.subscriber, window.key)),
+                    "two windows of one key can be joined"
+                );
+            }
+        }
+        assert!(self.book.len() <= LIMIT, "no more windows than allowed");
+        assert!(self.ready.is_sorted_by_key(|closing| closing.delivery), "first closed, first served");
+    }
+
+    fn check_window(&self, window: &Window) {
+        let members = self.members.get(&window.no).map_or(0, Vec::len);
+        assert_eq!(window.count as usize, members, "a window counts its members");
+        if let Some(begun) = self.begun.get(&window.no) {
+            assert_eq!(*begun, members, "nothing joined what had begun to leave");
+        }
+        let Some((closed_at, closed_by)) = window.closed else { return };
+        let last =
+            self.members.get(&window.no).into_iter().flatten().filter(|(_, at)| *at < closed_at).next_back();
+        let last_at = last.map_or(window.opened_at, |(_, at)| *at);
+        match (closed_by, window.terms.mode) {
+            (ClosedBy::Window, Mode::Window { window: span }) => {
+                assert!(closed_at >= window.opened_at.plus(span.0), "never before its time");
+            }
+            (ClosedBy::Quiet, Mode::Quiet { quiet, .. }) => {
+                assert!(closed_at >= last_at.plus(quiet.0), "it was quiet for long enough");
+            }
+            (ClosedBy::MaxWait, Mode::Quiet { max_wait, .. }) => {
+                assert!(closed_at >= window.opened_at.plus(max_wait.0));
+            }
+            _ => {}
+        }
+        if window.stage == Stage::Ended {
+            return;
+        }
+        assert!(window.count <= window.terms.max_events);
+        assert!(
+            window.count == 1 || window.bytes <= u64::from(window.terms.max_bytes),
+            "small enough, or alone"
+        );
+    }
+}
+
+fn kinds() -> Vec<Terms> {
+    vec![
+        terms(window(1_000)),
+        terms(quiet(300, 2_000)),
+        Terms { max_events: 5, ..terms(Mode::Batch { every: Span::from_ms(700) }) },
+        Terms { max_bytes: 1_024, ..terms(quiet(500, 900)) },
+        Terms { leading: true, ..terms(window(800)) },
+        Terms { leading: true, max_events: 3, ..terms(quiet(200, 600)) },
+    ]
+}
+
+/// One history. No event gets lost or counted twice, nothing closes early or takes too long, whatever happens.
+fn play(seed: u64) -> u32 {
+    let mut dice = Dice(seed);
+    let mut world = World::new(kinds());
+    let mut accepted = 0;
+    for step in 0..STEPS {
+        match dice.below(20) {
+            0..=9 => {
+                let subscriber = dice.below(6) as usize;
+                let key = ["{}", "[1]", "[2,2]", "[3,3,3]"][dice.below(4) as usize];
+                world.arrive(subscriber, key, 1 + dice.below(400) as u32, dice.below(12) == 0);
+                accepted += 1;
+            }
+            10..=14 => {
+                world.pass(dice.below(120));
+                assert!(
+                    world.book.next_due().is_none_or(|due| due > world.now),
+                    "nothing stays open after its time"
+                );
+            }
+            15 | 16 => world.begin(),
+            17 | 18 if !world.in_flight.is_empty() => {
+                let place = dice.below(world.in_flight.len() as u64) as usize;
+                world.in_flight.swap_remove(place);
+            }
+            19 => world.restart(),
+            _ => {}
+        }
+        if step % 1_024 == 0 {
+            world.check(accepted);
+        }
+    }
+    world.pass(10_000);
+    assert!(world.windows.values().all(|window| window.stage != Stage::Gathering), "everything closes");
+    world.check(accepted);
+    let delivered: usize = world.windows.values().filter(|window| window.delivery.is_some()).count();
+    assert_eq!(delivered, world.ready.len() + world.begun.len(), "a window that closed is one delivery");
+    STEPS
+}
+
+#[test]
+fn a_million_steps_lose_nothing() {
+    let steps: u32 = (0..SEEDS).map(play).sum();
+    assert!(steps >= 1_000_000);
+}
+
+#[test]
+fn a_window_counts_from_its_first_event() {
+    let mut world = World::new(vec![terms(window(60_000))]);
+    world.arrive(0, "{}", 1, false);
+    for _ in 0..59 {
+        assert!(world.pass(1_000).is_empty());
+        world.arrive(0, "{}", 1, false);
+    }
+    assert!(world.pass(999).is_empty());
+    assert_eq!(world.pass(1).len(), 1);
+    assert_eq!(world.windows[&2].count, 60);
+    assert_eq!(world.windows[&2].closed.unwrap().1, ClosedBy::Window);
+}
+
+#[test]
+fn a_quiet_period_begins_anew_until_the_longest_wait() {
+    let mut world = World::new(vec![terms(quiet(10_000, 25_000))]);
+    world.arrive(0, "{}", 1, false);
+    assert!(world.pass(9_000).is_empty());
+    world.arrive(0, "{}", 1, false);
+    assert!(world.pass(9_000).is_empty());
+    world.arrive(0, "{}", 1, false);
+    assert!(world.pass(6_999).is_empty());
+    assert_eq!(world.pass(1).len(), 1);
+    assert_eq!(world.windows[&2].closed.unwrap().1, ClosedBy::MaxWait);
+    world.arrive(0, "{}", 1, false);
+    world.pass(10_000);
+    assert_eq!(world.windows.values().next_back().unwrap().closed.unwrap().1, ClosedBy::Quiet);
+}
+
+#[test]
+fn congestion_stretches_a_quiet_period_that_may_adapt() {
+    for (adaptive, expected_ms) in [(true, 25_000), (false, 10_000)] {
+        let terms = Terms { adaptive, ..terms(quiet(10_000, 60_000)) };
+        let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
+        let arrival = Arrival {
+            project: PROJECT,
+            subscriber: 7,
+            lane: None,
+            event: 1,
+            bytes: 1,
+            replay: false,
+            appending: &appending,
+        };
+        let (book, stretch) = (Book::default(), BTreeMap::from([(7, 150)]));
+        let mut draft = Draft::new(&book, START, LIMIT, &stretch);
+        draft.arrive(&arrival, &mut || 2);
+        let due_at = draft.decided().windows[&2].due_at;
+        assert_eq!(due_at, START.plus(Duration::from_millis(expected_ms)));
+    }
+}
+
+#[test]
+fn what_waits_in_a_lane_takes_more_until_it_leaves() {
+    let mut world = World::new(vec![terms(window(1)), terms(quiet(1_000, 9_000))]);
+    world.arrive(1, "{}", 1, false);
+    world.pass(1_000);
+    assert_eq!(world.ready.len(), 1);
+    world.arrive(1, "{}", 1, false);
+    assert_eq!((world.ready.len(), world.windows[&2].count), (1, 2), "it joins what is about to leave");
+    world.begin();
+    world.arrive(1, "{}", 1, false);
+    assert_eq!(world.windows[&2].count, 2, "what has begun is left alone");
+    assert!(world.pass(999).is_empty(), "and a quiet period begins anew");
+    assert_eq!(world.pass(1).len(), 1);
+    assert_eq!(world.in_flight.len(), 1, "it waits for the one that runs");
+}
+
+#[test]
+fn a_recovery_ends_what_nobody_was_told_of() {
+    let mut world = World::new(vec![terms(window(1_000)), Terms { leading: true, ..terms(window(1_000)) }]);
+    world.arrive(0, "{}", 1, false);
+    world.arrive(0, "{}", 1, true);
+    assert!(world.pass(5_000).is_empty());
+    assert_eq!((world.windows[&2].stage, world.windows[&2].count), (Stage::Ended, 2));
+    world.arrive(0, "{}", 1, true);
+    assert_eq!(world.pass(5_000).len(), 1, "alone, it is news");
+    world.arrive(1, "{}", 1, false);
+    assert_eq!(world.ready.len(), 2, "the first goes ahead");
+    world.arrive(1, "{}", 1, true);
+    assert_eq!(world.pass(5_000).len(), 1, "whoever heard of the failure hears of the recovery");
+}
+
+#[test]
+fn regular_times_are_the_same_for_all_windows_of_a_subscriber() {
+    let every = Span::from_ms(30_000);
+    let mut world = World::new(vec![terms(Mode::Batch { every })]);
+    world.arrive(0, "{}", 1, false);
+    world.now = world.now.plus(Duration::from_millis(1_234));
+    world.arrive(0, "[]", 1, false);
+    let due: BTreeSet<Timestamp> = world.windows.values().map(|window| window.due_at).collect();
+    assert_eq!(due.len(), 1);
+    assert!(due.first().unwrap().since(START) <= every.0);
+}
+
+#[test]
+fn terms_are_kept_as_they_are() {
+    for terms in kinds() {
+        assert_eq!(Terms::from_text(&terms.to_text()), Some(terms));
+    }
+    assert_eq!(Terms::from_text("{}"), None);
+}
