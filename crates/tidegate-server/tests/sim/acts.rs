@@ -258,7 +258,8 @@ impl Site {
     async fn job(&self, roll: u64) {
         let roster = self.parts.rosters.current();
         let pick = |count: usize| usize::try_from(roll / 11 % count.max(1) as u64).expect("small");
-        let endpoints: Vec<_> = roster.endpoints().collect();
+        let endpoints: Vec<_> =
+            roster.endpoints().filter(|endpoint| !super::folds::is_fold(&endpoint.rule.id)).collect();
         let Some(endpoint) = endpoints.get(pick(endpoints.len())) else { return };
         let (project, subscriber) = (endpoint.rule.project, endpoint.rule.no);
         let what = match roll % 6 {

@@ -55,6 +55,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         the_healthy_are_not_delayed(&history, &mut found);
         super::breakers::check(&history, &mut found)
     };
+    super::folds::check(site, &mut found).await;
     traces_are_true(site, &books, &mut found).await;
     quarantine_is_kept(site, &mut found).await;
     let mut history = site.history.lock();
@@ -73,7 +74,7 @@ async fn read(site: &Site) -> Books {
         }
         let filter = DeliveryFilter { limit: 10_000, ..DeliveryFilter::default() };
         let page = site.parts.store.deliveries(project, filter).await.expect("the store works again");
-        for row in page.items {
+        for row in page.items.into_iter().filter(|row| row.fold.is_none()) {
             if let Some(id) = row.events.first() {
                 let is_notice = books.events.iter().any(|(key, _)| key.1 == "tidegate" && key.2 == *id);
                 let source = if is_notice { "tidegate" } else { "shop" };
@@ -128,7 +129,7 @@ enum Owed {
 }
 
 fn owed(truth: &Truth, fact: &Fact) -> Owed {
-    if truth.project != fact.key.0 {
+    if truth.project != fact.key.0 || super::folds::is_fold(&truth.id) {
         return Owed::Never;
     }
     if truth.created() <= fact.version {
@@ -421,7 +422,8 @@ async fn traces_are_true(site: &Site, books: &Books, found: &mut Vec<String>) {
     for (key, row) in books.events.iter().step_by(9) {
         let trace = site.parts.store.trace(key.0, row.seq).await.expect("the store works again");
         let history = site.history.lock();
-        let told: BTreeSet<DeliveryNo> = trace.deliveries.iter().map(|row| row.no).collect();
+        let alone = trace.deliveries.iter().filter(|row| row.fold.is_none());
+        let told: BTreeSet<DeliveryNo> = alone.map(|row| row.no).collect();
         let own = history.subs.keys().flat_map(|no| {
             let pair = (*no, key.clone());
             [books.by_pair.get(&pair), books.replays.get(&pair)].into_iter().flatten()

@@ -11,6 +11,7 @@ use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Versio
 use tidegate_core::retry::Next;
 
 use super::catalog::{Cataloged, Quarantined};
+use super::folds::FoldSent;
 use super::spec::{Content, Spec};
 
 /// (project, source, id): what makes an event one.
@@ -48,6 +49,10 @@ pub(crate) struct History {
     pub(crate) posts_open: usize,
     /// Every attempt, in order.
     pub(crate) sends: Vec<Sent>,
+    /// The same at folded deliveries.
+    pub(crate) folds: Vec<FoldSent>,
+    /// Subscriber and key of those of the present life that are under way, by their places in `folds`.
+    pub(crate) folds_under_way: BTreeMap<usize, (SubscriberNo, String)>,
     /// Attempts of the present life that are under way, as places in `sends`.
     pub(crate) under_way: Vec<usize>,
     /// Beginnings (`true`) and ends of attempts as they happened, as places in `sends`.

@@ -14,6 +14,7 @@ mod catalog;
 mod checkers;
 mod consent;
 mod dice;
+mod folds;
 mod history;
 mod keeping;
 mod life;
@@ -43,7 +44,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 40] = [
+const RARE_PATHS: [&str; 41] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -79,6 +80,7 @@ const RARE_PATHS: [&str; 40] = [
     "a subscriber given up",
     "a unit quarantined",
     "a unit released",
+    "a window closed",
     "an endpoint that agreed later",
     "an endpoint that refused",
     "an event gone under way",
@@ -129,6 +131,9 @@ fn run(seed: u64) -> Outcome {
     for sent in &history.sends {
         (sent.t, sent.now, sent.life, sent.subscriber, sent.delivery, sent.arrived).hash(&mut hasher);
         (sent.answered, sent.told.map(|(t, heard)| (t, format!("{heard:?}"))), &sent.body).hash(&mut hasher);
+    }
+    for sent in &history.folds {
+        (sent.life, sent.delivery, &sent.body, sent.has_arrived).hash(&mut hasher);
     }
     history.lines.hash(&mut hasher);
     Outcome {

@@ -1,6 +1,6 @@
 //! What a commit really wrote, noted in the history: results, and the steps of jobs.
 
-use tidegate_core::id::Seq;
+use tidegate_core::id::{DeliveryNo, Seq};
 use tidegate_core::retry::Next;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{Committed, EventFilter, Finished, Group, Store};
@@ -30,7 +30,8 @@ pub(crate) async fn note_steps(
         };
         let mut history = histories.lock();
         let version = history.version;
-        for (key, route) in step.replays.iter().filter_map(|(seq, route)| Some((key_of(*seq)?, route))) {
+        let alone = step.replays.iter().filter(|(_, route)| route.fold.is_none());
+        for (key, route) in alone.filter_map(|(seq, route)| Some((key_of(*seq)?, route))) {
             *history.replays.entry((route.subscriber, key)).or_default() += 1;
             history.reach("a job that replays");
         }
@@ -46,12 +47,23 @@ pub(crate) async fn note_steps(
     }
 }
 
+fn is_fold_recorded(history: &mut History, life: usize, delivery: DeliveryNo) -> bool {
+    let mut own = history.folds.iter_mut().filter(|sent| sent.life == life && sent.delivery == delivery);
+    own.find(|sent| !sent.is_recorded).is_some_and(|sent| {
+        sent.is_recorded = true;
+        true
+    })
+}
+
 /// Notes what the store was told of an attempt.
 pub(crate) fn note_result(history: &mut History, life: usize, finished: &Finished) {
     let delivery = finished.claim.delivery;
     history.claims.remove(&delivery);
     if matches!(finished.next, Next::Exhausted(_)) {
         history.reach("a delivery exhausted");
+    }
+    if is_fold_recorded(history, life, delivery) {
+        return;
     }
     let sent = history.sends.iter_mut().rev().take_while(|sent| sent.life == life);
     match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {

@@ -10,6 +10,7 @@ use tidegate_core::schedule::Bounds;
 use super::catalog::{self, Edit};
 use super::consent::{self, Asked};
 use super::dice::Dice;
+use super::folds;
 use super::keeping;
 use super::receivers::{Mood, Moods};
 use super::spec::{Lanes, Spec};
@@ -147,6 +148,7 @@ impl Plan {
         if planner.plan.terms.is_none() {
             catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
         }
+        folds::plan(seed, &mut planner.plan);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         consent::plan(seed, &mut planner.plan.acts);
         planner.plan
@@ -184,6 +186,7 @@ impl Planner {
                 disable_after_ms: None,
                 edition: 0,
                 asked: Asked::Never,
+                fold: None,
             };
             self.create(0, project, canary, None, true);
         }
@@ -224,6 +227,7 @@ impl Planner {
             disable_after_ms: None,
             edition: 0,
             asked: Asked::Never,
+            fold: None,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
         let project = self.dice.pick(&self.plan.projects);
@@ -245,6 +249,7 @@ impl Planner {
             disable_after_ms: None,
             edition: 0,
             asked: Asked::Never,
+            fold: None,
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =
@@ -305,6 +310,7 @@ impl Planner {
             disable_after_ms: dice.pick(&[None, None, None, Some(6_000)]),
             edition: 0,
             asked: Asked::Never,
+            fold: None,
         }
     }
 

@@ -73,6 +73,14 @@ impl Transport for Receivers {
             self.life.point().await;
             return Exchange { phases: Phases::default(), result };
         }
+        if super::folds::is_fold(outbound.target.url().path().trim_start_matches('/')) {
+            let index = self.note_fold(&outbound);
+            let result = tokio::time::timeout(outbound.timeout, self.serve_fold(&outbound, index)).await;
+            let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
+            self.history.lock().folds_under_way.remove(&index);
+            self.life.point().await;
+            return Exchange { phases: Phases::default(), result };
+        }
         let (index, dice) = self.note_send(&outbound);
         let result = tokio::time::timeout(outbound.timeout, self.serve(&outbound, index, dice)).await;
         let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
@@ -241,7 +249,7 @@ fn reply(mood: &Mood, key: Option<&str>, timeout_ms: i64, dice: &mut Dice) -> (R
     }
 }
 
-fn settle(mood: &Mood, dice: &mut Dice) -> Mood {
+pub(crate) fn settle(mood: &Mood, dice: &mut Dice) -> Mood {
     if *mood != Mood::Mixed {
         return mood.clone();
     }

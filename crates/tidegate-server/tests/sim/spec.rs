@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::consent::Asked;
+use super::folds::FoldSpec;
 
 /// What puts events in one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct Spec {
     pub(crate) edition: u32,
     /// How its endpoint wants to be asked before it gets anything.
     pub(crate) asked: Asked,
+    /// How many become one.
+    pub(crate) fold: Option<FoldSpec>,
 }
 
 impl Spec {
@@ -74,6 +77,9 @@ impl Spec {
             Lanes::PerKey => json!({"by": "data.key"}),
             Lanes::PerKeyOrFree => json!({"by": "data.key", "missing": "unordered"}),
         };
+        if let Some(fold) = &self.fold {
+            value["fold"] = fold.json(self.lanes);
+        }
         value.to_string()
     }
 

@@ -136,6 +136,7 @@ impl World {
         let mut history = self.history.lock();
         broken.into_iter().for_each(|text| history.violation(format!("audit: {text}")));
         history.under_way.clear();
+        history.folds_under_way.clear();
         if matches!(end, End::Crashed(_)) {
             history.lives[no] = Ended::Suddenly;
             if !history.claims.is_empty() {
@@ -321,6 +322,7 @@ impl World {
             wait_ms = (wait_ms * 2).min(8_000);
             self.resume_all(site).await;
             let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
+            let is_gathering = !matches!(site.parts.store.close_due().await, Ok(None));
             let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
             let is_awaited = !self.inactive().is_empty();
             let history = self.history.lock();
@@ -329,6 +331,7 @@ impl World {
             });
             if waiting == 0
                 && jobs == 0
+                && !is_gathering
                 && !is_awaited
                 && history.claims.is_empty()
                 && !is_backfilling

@@ -93,7 +93,7 @@ const RULES: [(&str, &str); 19] = [
     ),
     (
         "a replay is made later and carries its own number",
-        "SELECT id FROM deliveries WHERE replay <> 0 AND (replay <> id OR late = 0)",
+        "SELECT id FROM deliveries WHERE replay <> 0 AND (abs(replay) <> id OR late = 0)",
     ),
     ("a number is an event or a delivery", "SELECT seq FROM events JOIN deliveries ON deliveries.id = events.seq"),
     (
