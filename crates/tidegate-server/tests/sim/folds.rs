@@ -1,0 +1,316 @@
+//! Subscribers that fold: what they are, what reaches their receivers, and what must hold of it.
+//!
+//! Their attempts are noted apart, because a delivery carries many events here. The rules: every event that was accepted
+//! for them is in exactly one delivery, and that one arrives (P2, P6); a delivery never changes once it was sent (P3); of a
+//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tidegate_core::attempt::{ErrorClass, ResponseHead};
+use tidegate_core::id::{DeliveryNo, SubscriberNo};
+use tidegate_core::time::Timestamp;
+use tidegate_destinations::{Answer, Failure, Outbound};
+use tidegate_store::{DeliveryFilter, DeliveryRow};
+
+use super::acts::Site;
+use super::consent::Asked;
+use super::dice::Dice;
+use super::history::{EventKey, History};
+use super::plan::{Act, END_T, Plan};
+use super::receivers::{Mood, Receivers, failure};
+use super::spec::{Content, Lanes, Spec};
+
+/// How a simulated subscriber folds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoldSpec {
+    pub(crate) mode: Mode,
+    pub(crate) max_events: u32,
+    pub(crate) leading: bool,
+}
+
+/// When its windows close, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Window(i64),
+    Quiet(i64, i64),
+    Batch(i64),
+}
+
+impl FoldSpec {
+    /// As the product reads it.
+    pub(crate) fn json(&self, lanes: Lanes) -> Value {
+        let mut fold = match self.mode {
+            Mode::Window(ms) => json!({"mode": "window", "window": format!("{ms}ms")}),
+            Mode::Quiet(ms, most) => {
+                json!({"mode": "quiet", "quiet": format!("{ms}ms"), "max_wait": format!("{most}ms")})
+            }
+            Mode::Batch(ms) => json!({"mode": "batch", "every": format!("{ms}ms")}),
+        };
+        fold["max_events"] = json!(self.max_events);
+        fold["leading"] = json!(self.leading);
+        if lanes == Lanes::PerKey {
+            fold["by"] = json!(["data.key"]);
+        }
+        fold
+    }
+}
+
+/// Whether an id is that of a subscriber which folds.
+pub(crate) fn is_fold(id: &str) -> bool {
+    id.starts_with("fold-")
+}
+
+/// Every third world has some.
+pub(crate) fn plan(seed: u64, plan: &mut Plan) {
+    if seed % 3 != 1 || plan.terms.is_some() {
+        return;
+    }
+    let mut dice = Dice::new(seed, "folds");
+    for index in 0..dice.below(2) + 1 {
+        let spec = spec(format!("fold-{index}"), &mut dice);
+        let mut moods = Vec::new();
+        let mut t = 0;
+        while t < END_T {
+            t = (t + dice.between(2_000, 14_000)).min(END_T);
+            let mood = dice.pick(&[
+                Mood::Healthy(400),
+                Mood::Slow,
+                Mood::Failing,
+                Mood::Busy,
+                Mood::Forgetful,
+                Mood::Mixed,
+            ]);
+            moods.push((t, mood));
+        }
+        plan.moods.insert(spec.id.clone(), moods);
+        if dice.percent(30) {
+            let t = dice.between(5_000, END_T - 15_000);
+            let pause = |active| Act::SetActive { id: spec.id.clone(), active, patience_ms: None };
+            plan.acts.push((t, pause(false)));
+            plan.acts.push((t + dice.between(500, 9_000), pause(true)));
+        }
+        let (project, active, patience_ms) = ("default", true, None);
+        plan.acts
+            .push((dice.between(1, 40), Act::Create { project, spec, from_ms: None, active, patience_ms }));
+    }
+}
+
+fn spec(id: String, dice: &mut Dice) -> Spec {
+    let mode = dice.pick(&[
+        Mode::Window(1_000),
+        Mode::Window(4_000),
+        Mode::Quiet(600, 2_500),
+        Mode::Quiet(2_000, 9_000),
+        Mode::Batch(1_500),
+    ]);
+    let max_events = dice.pick(&[2, 5, 1_000]);
+    Spec {
+        id,
+        types: dice.pick(&[vec![], vec!["order.*"]]),
+        only_key: None,
+        lanes: dice.pick(&[Lanes::None, Lanes::PerKey, Lanes::PerKey]),
+        concurrency: dice.pick(&[1, 4]),
+        rate: dice.pick(&[None, Some((2, "s"))]),
+        timeout_ms: 1_000,
+        retries_ms: vec![700; 40],
+        breaker: dice.pick(&[None, Some((3, 1_000))]),
+        disable_after_ms: None,
+        edition: 0,
+        asked: Asked::Never,
+        fold: Some(FoldSpec { mode, max_events, leading: dice.percent(20) }),
+    }
+}
+
+/// One attempt at a folded delivery.
+pub(crate) struct FoldSent {
+    pub(crate) life: usize,
+    pub(crate) subscriber: SubscriberNo,
+    pub(crate) delivery: DeliveryNo,
+    pub(crate) is_replay: bool,
+    pub(crate) body: Bytes,
+    pub(crate) events: Vec<EventKey>,
+    pub(crate) has_arrived: bool,
+    pub(crate) is_recorded: bool,
+}
+
+impl Receivers {
+    /// What a receiver of folds does with a request.
+    pub(crate) async fn serve_fold(&self, outbound: &Outbound, index: usize) -> Result<Answer, Failure> {
+        let id = outbound.target.url().path().trim_start_matches('/').to_owned();
+        let (delivery, before) = {
+            let history = self.history.lock();
+            let delivery = history.folds[index].delivery;
+            (delivery, history.folds.iter().filter(|sent| sent.delivery == delivery).count())
+        };
+        let mut dice = Dice::new(self.seed, &format!("fold/{delivery}/{before}"));
+        self.wait(dice.between(0, 4)).await;
+        let mood = super::receivers::settle(&self.mood(&id), &mut dice);
+        let soon = dice.between(0, 300);
+        let (status, taken) = match mood {
+            Mood::Unreachable => return Err(failure(ErrorClass::Connect)),
+            Mood::Hanging => (None, false),
+            Mood::Forgetful => (None, true),
+            Mood::Healthy(_) | Mood::Slow => (Some(200), true),
+            Mood::Busy => (Some(429), false),
+            _ => (Some(500), false),
+        };
+        self.history.lock().folds[index].has_arrived |= taken;
+        self.wait(if mood == Mood::Slow { dice.between(0, 1_500) } else { soon }).await;
+        let Some(status) = status else {
+            if taken {
+                return Err(failure(ErrorClass::Reset));
+            }
+            std::future::pending().await
+        };
+        let retry_after = (status == 429).then(|| dice.between(1, 3).to_string());
+        Ok(Answer { status, retry_after, head: ResponseHead::default(), grant: None })
+    }
+
+    /// Notes an attempt; lanes are judged on the spot.
+    pub(crate) fn note_fold(&self, outbound: &Outbound) -> usize {
+        let id = outbound.target.url().path().trim_start_matches('/').to_owned();
+        let webhook_id = outbound.headers["webhook-id"].to_str().expect("ids are ASCII").to_owned();
+        let delivery = self.mint.parse_delivery(&webhook_id).expect("webhook ids are ours");
+        let body: Value = serde_json::from_slice(&outbound.body).expect("bodies are JSON");
+        let mut history = self.history.lock();
+        let subscriber = history.sub_no(&id).expect("nobody sends to a subscriber that was never made");
+        let project = history.subs[&subscriber].project;
+        let text = |event: &Value, name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        let events = body["events"].as_array().into_iter().flatten();
+        let events: Vec<EventKey> =
+            events.map(|event| (project, text(event, "source"), text(event, "id"))).collect();
+        if body["delivery"] != webhook_id || body["count"] != json!(events.len()) || events.is_empty() {
+            history.violation(format!("P6 the body of {webhook_id} does not say what it is"));
+        }
+        let sent = FoldSent {
+            life: self.life.no,
+            subscriber,
+            delivery,
+            is_replay: outbound.headers.contains_key("tidegate-replay"),
+            body: outbound.body.clone(),
+            events,
+            has_arrived: false,
+            is_recorded: false,
+        };
+        let names: Vec<&str> = sent.events.iter().map(|(_, _, id)| id.as_str()).collect();
+        let line = format!("life {} sends fold {delivery} {names:?} to {id}", sent.life);
+        history.line(self.life.t(), format_args!("{line}"));
+        let index = history.folds.len();
+        let key = body["fold"]["key"].to_string();
+        let is_laned = history.subs[&subscriber].specs.iter().any(|(_, spec)| spec.lanes == Lanes::PerKey);
+        if is_laned && history.folds_under_way.values().any(|other| *other == (subscriber, key.clone())) {
+            history.violation(format!("P5 two folds at once in lane {key} of {id}"));
+        }
+        history.folds_under_way.insert(index, (subscriber, key));
+        check_timing(&mut history, subscriber, &body, delivery);
+        history.folds.push(sent);
+        index
+    }
+}
+
+/// Nothing closes before its time.
+fn check_timing(history: &mut History, subscriber: SubscriberNo, body: &Value, delivery: DeliveryNo) {
+    let fold = &body["fold"];
+    let time = |value: &Value| value.as_str().and_then(Timestamp::parse).map_or(0, Timestamp::as_ms);
+    let (opened, closed) = (time(&fold["opened_at"]), time(&fold["closed_at"]));
+    let spec = history.subs[&subscriber].specs.last().and_then(|(_, spec)| spec.fold.clone());
+    let Some(spec) = spec else { return };
+    let is_early = match (fold["closed_by"].as_str().unwrap_or_default(), spec.mode) {
+        ("window", Mode::Window(ms)) => closed - opened < ms,
+        ("quiet", Mode::Quiet(ms, _)) => {
+            let project = history.subs[&subscriber].project;
+            let mut joined = body["events"].as_array().into_iter().flatten().filter_map(|event| {
+                let key = (project, event["source"].as_str()?.to_owned(), event["id"].as_str()?.to_owned());
+                history.index.get(&key).map(|index| history.accepted[*index].now)
+            });
+            joined.any(|now| now < closed && now + ms > closed)
+        }
+        ("max_wait", Mode::Quiet(_, most)) => closed - opened < most,
+        _ => false,
+    };
+    if is_early {
+        history.violation(format!("P6 window of delivery {delivery} closed before its time: {fold}"));
+    }
+    history.reach("a window closed");
+}
+
+/// What must hold at the end.
+pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
+    let mut rows: BTreeMap<DeliveryNo, DeliveryRow> = BTreeMap::new();
+    for project in site.parts.rosters.current().projects.values().map(|row| row.no) {
+        let filter = DeliveryFilter { limit: 10_000, ..DeliveryFilter::default() };
+        let page = site.parts.store.deliveries(project, filter).await.expect("the store works again");
+        rows.extend(page.items.into_iter().filter(|row| row.fold.is_some()).map(|row| (row.no, row)));
+    }
+    let history = site.history.lock();
+    bodies_never_change(&history, found);
+    let folding = history.subs.iter().filter(|(_, truth)| is_fold(&truth.id));
+    for (no, truth) in folding {
+        let Some((created, spec)) = truth.specs.first() else { continue };
+        for fact in
+            history.accepted.iter().filter(|fact| fact.key.0 == truth.project && fact.version >= *created)
+        {
+            if spec.wants(&fact.content).is_some() {
+                everyone_is_in_one(&history, &rows, *no, &fact.key, found);
+            }
+        }
+        if spec.lanes == Lanes::PerKey {
+            lanes_keep_order(&history, *no, found);
+        }
+    }
+}
+
+fn everyone_is_in_one(
+    history: &History,
+    rows: &BTreeMap<DeliveryNo, DeliveryRow>,
+    subscriber: SubscriberNo,
+    key: &EventKey,
+    found: &mut Vec<String>,
+) {
+    let carries =
+        |row: &&DeliveryRow| !row.replay && row.subscriber == subscriber && row.events.contains(&key.2);
+    let kept = rows.values().filter(carries).count();
+    if kept != 1 {
+        found.push(format!("P6 event {} is in {kept} deliveries to {subscriber}", key.2));
+    }
+    let own = history.folds.iter().filter(|sent| sent.subscriber == subscriber && !sent.is_replay);
+    let carriers: BTreeSet<DeliveryNo> =
+        own.clone().filter(|sent| sent.events.contains(key)).map(|sent| sent.delivery).collect();
+    if carriers.len() > 1 {
+        found.push(format!("P6 event {} was sent to {subscriber} by {carriers:?}", key.2));
+    }
+    if !own.into_iter().any(|sent| sent.has_arrived && sent.events.contains(key)) {
+        found.push(format!("P2 event {} never reached {subscriber}, which folds", key.2));
+    }
+}
+
+fn bodies_never_change(history: &History, found: &mut Vec<String>) {
+    let mut bodies: BTreeMap<DeliveryNo, &Bytes> = BTreeMap::new();
+    for sent in &history.folds {
+        if **bodies.entry(sent.delivery).or_insert(&sent.body) != sent.body {
+            found.push(format!("P3 fold {} was sent with two bodies", sent.delivery));
+        }
+    }
+}
+
+/// Of a key, later deliveries carry later events.
+fn lanes_keep_order(history: &History, subscriber: SubscriberNo, found: &mut Vec<String>) {
+    let mut last: BTreeMap<Option<String>, usize> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for sent in history.folds.iter().filter(|sent| sent.subscriber == subscriber && !sent.is_replay) {
+        if !seen.insert(sent.delivery) {
+            continue;
+        }
+        for event in &sent.events {
+            let Some(index) = history.index.get(event) else { continue };
+            let content: &Content = &history.accepted[*index].content;
+            let before = last.entry(content.key.clone()).or_insert(*index);
+            if *before > *index {
+                found.push(format!("P5 fold {} carries {} too late", sent.delivery, event.2));
+            }
+            *before = (*before).max(*index);
+        }
+    }
+}
