@@ -7,7 +7,7 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::catalog::{Finding, Reason};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::fold::ClosedBy;
+use tidegate_core::fold::{ClosedBy, Decided};
 use tidegate_core::id::{
     DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -177,6 +177,27 @@ pub struct ClosedWindow {
     pub closed_by: ClosedBy,
 }
 
+impl ClosedWindow {
+    /// Those of a transaction.
+    pub(crate) fn all(decided: &Decided) -> Vec<Self> {
+        let closed = decided.closed.iter().filter_map(|no| decided.windows.get(no));
+        let told = closed.filter_map(|window| {
+            let (_, closed_by) = window.closed?;
+            let due_by = window.due_by();
+            let (subscriber, count) = (window.subscriber, window.count);
+            Some(Self {
+                subscriber,
+                count,
+                opened_at: window.opened_at,
+                due_at: window.due_at,
+                due_by,
+                closed_by,
+            })
+        });
+        told.collect()
+    }
+}
+
 /// The result of an attempt.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -322,6 +343,8 @@ pub struct Committed {
     pub stepped: Vec<JobNo>,
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
+    /// Deliveries that were to be sealed by a claim that was no longer valid: they must not be sent.
+    pub unsealed: Vec<DeliveryNo>,
     /// Windows that closed.
     pub closed: Vec<ClosedWindow>,
     /// When the next window closes by itself, as far as this process knows.
@@ -339,8 +362,9 @@ impl Committed {
         self.backfilled.extend(later.backfilled);
         self.stepped.extend(later.stepped);
         self.stale += later.stale;
+        self.unsealed.extend(later.unsealed);
         self.closed.extend(later.closed);
-        self.close_due = later.close_due;
+        self.close_due = [self.close_due, later.close_due].into_iter().flatten().min();
     }
 
     /// The last word of a group that was written piece by piece.

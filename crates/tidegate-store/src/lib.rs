@@ -140,7 +140,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// What a selector means at this instant.
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope>;
-    /// What lies behind `after` in a scope, `limit` of it at most. Little, or nothing, is no sign of the end: the mark is.
+    /// What lies behind `after` in a scope, `limit` of it at most, where a fold counts as one and brings all its events.
+    /// Little, or nothing, is no sign of the end: the mark is.
     async fn scan(&self, scope: Scope, after: i64, limit: usize) -> Result<Scan>;
     /// Begins a job; a conflict when too many of the project's are running.
     async fn start_job(&self, job: NewJob, now: Timestamp) -> Result<JobRow>;
@@ -250,6 +251,10 @@ pub trait Store: Send + Sync + 'static {
     async fn health(&self) -> Result<Vec<Vital>> {
         Ok(Vec::new())
     }
+
+    /// Another limit on the windows of a project that can be joined, for tests that can not open so many.
+    #[cfg(feature = "conformance")]
+    fn limit_windows(&self, _of_a_project: usize) {}
 
     /// This process's life; its claims carry it.
     fn incarnation(&self) -> Incarnation;

@@ -9,6 +9,7 @@
 //! arrival can be taken for one that was served already.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::Appending;
@@ -86,6 +87,8 @@ pub struct Book {
     due: BTreeSet<(Timestamp, WindowNo, Slot)>,
     /// All of them by project and age, for the limit.
     oldest: BTreeMap<ProjectNo, BTreeMap<WindowNo, Slot>>,
+    /// How many more a project has that are not in here.
+    elsewhere: BTreeMap<ProjectNo, usize>,
 }
 
 impl Book {
@@ -98,6 +101,11 @@ impl Book {
         }
         self.oldest.entry(window.project).or_default().insert(window.no, slot);
         self.windows.insert(slot, window);
+    }
+
+    /// A project has so many more windows that can be joined: they count, but this book can not close them.
+    pub fn count_elsewhere(&mut self, project: ProjectNo, windows: usize) {
+        self.elsewhere.insert(project, windows);
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -153,6 +161,8 @@ pub struct Draft<'a> {
     now: Timestamp,
     /// How many windows a project may have.
     limit: usize,
+    /// Per project: up to this window of the book, all have gone from their slots.
+    passed: BTreeMap<ProjectNo, WindowNo>,
     /// By how many percent congestion lengthens quiet periods.
     stretch: &'a BTreeMap<SubscriberNo, u32>,
 }
@@ -172,6 +182,8 @@ pub struct Decided {
     pub windows: BTreeMap<WindowNo, Window>,
     /// Events that joined, in order.
     pub members: Vec<Member>,
+    /// Windows that closed or ended, in order.
+    pub closed: Vec<WindowNo>,
 }
 
 impl Decided {
@@ -189,7 +201,8 @@ impl<'a> Draft<'a> {
         limit: usize,
         stretch: &'a BTreeMap<SubscriberNo, u32>,
     ) -> Self {
-        Self { book, decided: Decided { at: now, ..Decided::default() }, now, limit, stretch }
+        let decided = Decided { at: now, ..Decided::default() };
+        Self { book, decided, now, limit, passed: BTreeMap::new(), stretch }
     }
 
     /// What was decided, to be written and then applied.
@@ -209,7 +222,12 @@ impl<'a> Draft<'a> {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
         let mut closings = Vec::new();
         let slot = arrival.slot();
-        let current = self.get(slot).cloned();
+        let mut current = self.get(slot).cloned();
+        // What comes after a window's time is not of it, whether somebody has closed it by then or not.
+        if let Some(late) = current.as_ref().filter(|window| window.is_over(self.now)) {
+            closings.extend(self.close(late, late.due_by(), draw));
+            current = self.get(slot).cloned();
+        }
         if let Some(window) = &current
             && arrival.appending.cancels
             && !arrival.replay
@@ -224,7 +242,7 @@ impl<'a> Draft<'a> {
             Some(window) if window.fits(arrival.bytes) => window,
             full => {
                 closings.extend(full.and_then(|window| self.close(&window, ClosedBy::MaxBytes, draw)));
-                closings.extend(self.make_room(arrival.project, draw));
+                self.make_room(arrival.project, &mut closings, draw);
                 match self.lead(arrival, draw) {
                     Some(ahead) => {
                         closings.push(ahead);
@@ -266,6 +284,7 @@ impl<'a> Draft<'a> {
         if was_gathering {
             window.closed = Some((self.now, why));
             window.delivery = Some(draw());
+            self.decided.closed.push(window.no);
         }
         // Only a lane makes a delivery wait for others of its kind, and only there more may join it; but one that closed
         // to make room makes room.
@@ -291,8 +310,47 @@ impl<'a> Draft<'a> {
     /// A window that gathers ends without a delivery.
     pub fn end(&mut self, slot: Slot, why: ClosedBy) {
         if let Some(window) = self.get(slot).filter(|window| window.stage == Stage::Gathering).cloned() {
+            self.decided.closed.push(window.no);
             self.put(slot, Window { stage: Stage::Ended, closed: Some((self.now, why)), ..window });
         }
+    }
+
+    /// A subscriber is gone: nothing joins its windows any more, and what gathers is not sent.
+    pub fn leave(&mut self, project: ProjectNo, subscriber: SubscriberNo) {
+        let book = self.book;
+        for window in book.of_project(project).filter(|window| window.subscriber == subscriber) {
+            self.end((subscriber, window.key), ClosedBy::Cancelled);
+            self.seal(project, window.no);
+        }
+    }
+
+    /// Whether an event has joined the window in its slot in this draft.
+    pub fn has_joined(&self, arrival: &Arrival<'_>) -> bool {
+        let window = self.get(arrival.slot()).map(|window| window.no);
+        let mut members = self.decided.members.iter();
+        members.any(|member| member.event == arrival.event && Some(member.window) == window)
+    }
+
+    /// An event goes at once, in the form of a fold, with whatever gathers in its slot; unless it is there already, it
+    /// joins first. Answers the windows that become deliveries, and the delivery that carries it.
+    pub fn send_now(
+        &mut self,
+        arrival: &Arrival<'_>,
+        is_there: bool,
+        draw: &mut dyn FnMut() -> i64,
+    ) -> (Vec<Closing>, Option<DeliveryNo>) {
+        let mut closings = if is_there { Vec::new() } else { self.arrive(arrival, draw) };
+        let open = self.get(arrival.slot()).filter(|window| window.stage == Stage::Gathering).cloned();
+        let is_open = open.is_some();
+        closings.extend(open.and_then(|window| self.close(&window, ClosedBy::Flush, draw)));
+        let carrier = match self.decided.members.last() {
+            _ if is_open => closings.last().map(|closing| closing.delivery),
+            Some(member) if !is_there => {
+                self.decided.windows.get(&member.window).and_then(|window| window.delivery)
+            }
+            _ => self.get(arrival.slot()).and_then(|window| window.delivery),
+        };
+        (closings, carrier)
     }
 
     fn open(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> Window {
@@ -330,6 +388,7 @@ impl<'a> Draft<'a> {
         ahead.stage = Stage::Sealed;
         ahead.closed = Some((self.now, ClosedBy::Leading));
         ahead.delivery = Some(draw());
+        self.decided.closed.push(ahead.no);
         self.note_member(&ahead, arrival, None);
         let closing = closing(&ahead);
         self.decided.windows.insert(ahead.no, ahead);
@@ -351,22 +410,42 @@ impl<'a> Draft<'a> {
         self.decided.members.push(member);
     }
 
-    /// The oldest window of a project that has too many closes early.
-    fn make_room(&mut self, project: ProjectNo, draw: &mut dyn FnMut() -> i64) -> Option<Closing> {
-        let oldest = self.book.oldest.get(&project)?;
-        let grown = self.decided.grown.get(&project).copied().unwrap_or(0);
-        if oldest.len().saturating_add_signed(grown) < self.limit {
-            return None;
+    /// The oldest windows of a project that has too many close early.
+    fn make_room(&mut self, project: ProjectNo, closings: &mut Vec<Closing>, draw: &mut dyn FnMut() -> i64) {
+        while self.count(project) >= self.limit {
+            let Some(window) = self.oldest(project) else { return };
+            closings.extend(self.close(&window, ClosedBy::Limit, draw));
         }
-        let still_there = |(no, slot): (&WindowNo, &Slot)| self.get(*slot).filter(|window| window.no == *no);
-        let window = oldest.iter().find_map(still_there)?.clone();
-        self.close(&window, ClosedBy::Limit, draw)
+    }
+
+    /// How many windows a project has, as things are in this draft.
+    fn count(&self, project: ProjectNo) -> usize {
+        let known = self.book.oldest.get(&project).map_or(0, BTreeMap::len);
+        let elsewhere = self.book.elsewhere.get(&project).copied().unwrap_or(0);
+        let grown = self.decided.grown.get(&project).copied().unwrap_or(0);
+        (known + elsewhere).saturating_add_signed(grown)
+    }
+
+    /// The oldest that can be joined, those that opened in this draft included.
+    fn oldest(&mut self, project: ProjectNo) -> Option<Window> {
+        let book = self.book;
+        let after = self.passed.get(&project).map_or(Bound::Unbounded, |passed| Bound::Excluded(*passed));
+        let known = book.oldest.get(&project).into_iter();
+        for (no, slot) in known.flat_map(|windows| windows.range((after, Bound::Unbounded))) {
+            if let Some(window) = self.get(*slot).filter(|window| window.no == *no) {
+                return Some(window.clone());
+            }
+            self.passed.insert(project, *no);
+        }
+        let opened = self.decided.opened.iter().filter_map(|(no, _)| self.decided.windows.get(no));
+        let mut opened = opened.filter(|window| window.project == project && window.takes_more());
+        opened.next().cloned()
     }
 
     /// Writes down where a window stands; what takes nothing more leaves its slot.
     fn put(&mut self, slot: Slot, window: Window) {
         let was_there = self.get(slot).is_some();
-        let stays = matches!(window.stage, Stage::Gathering | Stage::Ready);
+        let stays = window.takes_more();
         *self.decided.grown.entry(window.project).or_default() += isize::from(stays) - isize::from(was_there);
         self.decided.touched.insert(slot, stays.then(|| window.clone()));
         self.decided.windows.insert(window.no, window);

@@ -230,6 +230,16 @@ impl Window {
         }
     }
 
+    /// Its time has come, and nobody has closed it yet.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        self.stage == Stage::Gathering && self.due_at <= now
+    }
+
+    /// It can be joined.
+    pub fn takes_more(&self) -> bool {
+        matches!(self.stage, Stage::Gathering | Stage::Ready)
+    }
+
     /// It takes one more event.
     pub(super) fn add(&mut self, event: Seq, bytes: u32, now: Timestamp, stretch: u32) {
         self.count_member(event, bytes);

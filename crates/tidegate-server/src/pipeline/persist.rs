@@ -208,7 +208,7 @@ impl Persist {
         answer.await.map_err(|_| Unavailable)
     }
 
-    /// A folded delivery begins to leave; answers when nothing can join it any more.
+    /// A folded delivery begins to leave; answers when nothing can join it any more, and an error if it is no longer ours.
     pub async fn seal(&self, seal: Seal) -> Result<(), Unavailable> {
         let (reply, answer) = oneshot::channel();
         self.lock().seals.push((seal, reply));
@@ -359,8 +359,13 @@ impl Persist {
             // A client that has gone away does not change what was committed.
             let _ = submitter.send(result.map_err(|_| Unavailable));
         }
-        for waiting in batch.backfillers.into_iter().chain(batch.sealers) {
-            let _ = waiting.send(());
+        for backfiller in batch.backfillers {
+            let _ = backfiller.send(());
+        }
+        // Whoever lost the right to send hears nothing.
+        let sealed = batch.group.seals.iter().map(|seal| !committed.unsealed.contains(&seal.claim.delivery));
+        for (sealer, _) in batch.sealers.into_iter().zip(sealed).filter(|(_, is_sealed)| *is_sealed) {
+            let _ = sealer.send(());
         }
         self.watch.committed(&batch.group, committed.stale);
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
@@ -368,11 +373,12 @@ impl Persist {
         }
     }
 
-    /// When to look for windows that close. Whoever has the store alone knows exactly; else others open windows too.
+    /// When to look for windows that close. A store of one process knows exactly; in a shared one others open windows
+    /// too, and only after a look for all of them it is known when the next one is due.
     fn follow_windows(&self, committed: &Committed, group: &Group) {
         self.metrics.closed(&committed.closed, group.now);
         let mut pending = self.lock();
-        let knows_all = group.close > 0 || self.standing.is_alone();
+        let knows_all = group.close > 0 || !self.store.is_shared();
         let known = pending.close_due.filter(|_| !knows_all);
         pending.close_due = [known, committed.close_due].into_iter().flatten().min();
     }

@@ -24,6 +24,7 @@ CREATE TABLE windows (
     delivery   INTEGER
 ) STRICT;
 CREATE INDEX windows_live ON windows (project, no) WHERE stage < 2;
+CREATE INDEX windows_ended ON windows (closed_at) WHERE stage = 3;
 
 -- One row per event and window, written in the order of events: a busy fold appends, whatever the number of its windows.
 CREATE TABLE members (

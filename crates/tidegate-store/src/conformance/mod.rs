@@ -10,6 +10,7 @@ pub(crate) mod bench;
 mod bodies;
 mod catalog;
 mod configuration;
+mod folds;
 mod follow;
 mod group;
 mod ids;
@@ -101,6 +102,7 @@ pub fn cases() -> Vec<Case> {
         listing::cases(),
         pages::cases(),
         follow::cases(),
+        folds::cases(),
         trace::cases(),
         stress::cases(),
     ]

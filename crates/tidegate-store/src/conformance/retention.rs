@@ -31,11 +31,11 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// In milliseconds, to be passed.
-const EVENTS: u64 = 10_000;
-const UNDELIVERED: u64 = 20_000;
-const DELIVERIES: u64 = 40_000;
+pub(super) const EVENTS: u64 = 10_000;
+pub(super) const UNDELIVERED: u64 = 20_000;
+pub(super) const DELIVERIES: u64 = 40_000;
 
-fn terms() -> Retention {
+pub(super) fn terms() -> Retention {
     Retention {
         events: Duration::from_millis(EVENTS),
         deliveries: Duration::from_millis(DELIVERIES),
@@ -44,7 +44,7 @@ fn terms() -> Retention {
 }
 
 /// A whole round, all steps added up.
-async fn round(bench: &Bench, limit: usize) -> Swept {
+pub(super) async fn round(bench: &Bench, limit: usize) -> Swept {
     let mut sum = Swept::default();
     let mut next = Some(Sweep::BEGIN);
     let mut steps = 0;

@@ -105,6 +105,66 @@ const RULES: [(&str, &str); 19] = [
     ("a backfill stays inside its marks", "SELECT no FROM subscribers WHERE backfill_after > backfill_until"),
 ];
 
+/// The same about folds. A window that gathers is known better by memory than by its own row.
+const FOLD_RULES: [(&str, &str); 10] = [
+    (
+        "an event is in one window of a subscriber, replays aside",
+        "SELECT m.event || ' for ' || w.subscriber FROM members m JOIN windows w ON w.no = m.window
+         WHERE NOT w.replay GROUP BY m.event, w.subscriber HAVING count(*) > 1",
+    ),
+    (
+        "of a subscriber and key, one window can be joined",
+        "SELECT group_concat(no) FROM windows WHERE stage < 2 GROUP BY subscriber, key HAVING count(*) > 1",
+    ),
+    (
+        "a window that may be sent counts what it holds",
+        "SELECT w.no FROM windows w JOIN deliveries d ON d.id = w.delivery LEFT JOIN members m ON m.window = w.no
+         WHERE w.stage > 0 AND d.status IN (0, 1, 2, 4)
+         GROUP BY w.no HAVING count(m.event) <> w.count OR coalesce(sum(m.bytes), 0) <> w.bytes",
+    ),
+    (
+        "from its last event a window that may be sent is followed back to its first",
+        "WITH RECURSIVE chain (window, event, n) AS
+            (SELECT w.no, w.last, 1 FROM windows w JOIN deliveries d ON d.id = w.delivery
+                WHERE w.stage > 0 AND d.status IN (0, 1, 2, 4)
+             UNION ALL SELECT c.window, m.prev, c.n + 1 FROM chain c
+                JOIN members m ON m.window = c.window AND m.event = c.event WHERE m.prev IS NOT NULL)
+         SELECT w.no FROM windows w JOIN chain c ON c.window = w.no GROUP BY w.no HAVING max(c.n) <> w.count",
+    ),
+    (
+        "each member of a window follows another one",
+        "SELECT window || ' after ' || coalesce(prev, 'nothing') FROM members GROUP BY window, prev HAVING count(*) > 1
+         UNION ALL SELECT m.event FROM members m JOIN events e ON e.seq = m.prev
+            WHERE NOT EXISTS (SELECT 1 FROM members p WHERE p.event = m.prev AND p.window = m.window)",
+    ),
+    (
+        "a window that closed is one delivery, and a fold was one window",
+        "SELECT no FROM windows w WHERE (stage IN (1, 2)) <> (delivery IS NOT NULL) OR delivery IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.id = w.delivery AND d.fold = w.no
+                AND d.subscriber = w.subscriber AND d.lane IS w.lane AND (d.replay > 0) = w.replay AND d.event = w.first)
+         UNION ALL SELECT id FROM deliveries d WHERE fold IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM windows w WHERE w.no = d.fold AND w.delivery = d.id)",
+    ),
+    (
+        "what can be joined will be sent",
+        "SELECT w.no FROM windows w JOIN subscribers s ON s.no = w.subscriber LEFT JOIN deliveries d ON d.id = w.delivery
+         WHERE w.stage < 2 AND (d.status >= 3 OR s.deleted_at IS NOT NULL)",
+    ),
+    (
+        "what closed says when and why, and nothing else does",
+        "SELECT no FROM windows WHERE (stage > 0) <> (closed_at IS NOT NULL) OR (stage > 0) <> (closed_by IS NOT NULL)",
+    ),
+    (
+        "what is folded and may be sent is there",
+        "SELECT m.event FROM members m JOIN windows w ON w.no = m.window LEFT JOIN deliveries d ON d.id = w.delivery
+         WHERE (w.stage = 0 OR d.status IN (0, 1, 2, 4)) AND m.event NOT IN (SELECT seq FROM events)",
+    ),
+    (
+        "a number is a window or something else",
+        "SELECT no FROM windows WHERE no IN (SELECT seq FROM events) OR no IN (SELECT id FROM deliveries)",
+    ),
+];
+
 /// Looks at the store in `dir`, open or not. Tells every violation in words; none is well.
 pub fn audit(dir: &Path) -> Result<Vec<String>> {
     let conn = Connection::open_with_flags(dir.join("tidegate.db"), OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -115,7 +175,7 @@ pub fn audit(dir: &Path) -> Result<Vec<String>> {
 fn violations(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let tx = conn.unchecked_transaction()?;
     let mut told = Vec::new();
-    for (rule, sql) in RULES {
+    for (rule, sql) in RULES.into_iter().chain(FOLD_RULES) {
         let mut statement = tx.prepare(sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {

@@ -11,14 +11,13 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
 use tidegate_core::fold::{Book, Decided, Draft};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
-use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::route::Route;
 
 use super::dedupe::{Dedupe, Delta};
 use super::deliveries::New;
 use super::lanes::Backfilling;
 use super::{Writer, configuration, deliveries, events, failed, folds, jobs, quarantine, stamp};
-use crate::{Admission, Committed, Error, Group, Result, Room, Submission, UnitStatus};
+use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
 pub(super) struct Context<'a> {
@@ -157,7 +156,7 @@ fn write_all(
         spilled: BTreeSet::new(),
         out: Committed::default(),
         delta: Delta::default(),
-        draft: Draft::new(book, group.now, WINDOWS_PER_PROJECT_MAX, &group.stretch),
+        draft: Draft::new(book, group.now, writer.windows_max, &group.stretch),
         statements: Statements::prepare(tx)?,
     };
     write(&mut context, dedupe)?;
@@ -165,7 +164,7 @@ fn write_all(
     let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
     let decided = draft.decided();
     folds::write(tx, &decided)?;
-    out.closed = folds::closed(&decided);
+    out.closed = ClosedWindow::all(&decided);
     out.spilled = spilled.into_iter().collect();
     Ok(Written { no, out, delta, next_no, backfilling, room, decided })
 }
@@ -197,7 +196,7 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
         deliveries::ask(context, *delivery)?;
     }
     for seal in &group.seals {
-        folds::seal(context, seal);
+        folds::seal(context, seal)?;
     }
     if group.close > 0 {
         folds::close_due(context)?;

@@ -1,14 +1,17 @@
 //! Projects, keys and subscribers: few rows, changed seldom, each change one version.
 
+use std::sync::{Arc, PoisonError};
+
 use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
 use tidegate_core::catalog::Mode;
+use tidegate_core::fold::Decided;
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 
 use super::sweep::Numbered;
-use super::{Writer, catalog, failed, stamp, verification};
+use super::{Writer, catalog, failed, folds, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -17,11 +20,20 @@ use crate::{
 pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Result<Changed> {
     let version = writer.version + 1;
     let last = writer.next_no - 1;
+    let shared = Arc::clone(&writer.book);
+    let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
     let (no, created) = apply(&tx, change, version, last, now)?;
+    let left = match change {
+        Change::DeleteSubscriber { project, no } => {
+            folds::leave(&tx, &book, (*project, *no), now).map_err(failed)?
+        }
+        _ => Decided::default(),
+    };
     tx.execute("UPDATE meta SET value = ?1 WHERE name = 'version'", [version]).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
+    book.apply(left);
     writer.version = version;
     match change {
         Change::CreateSubscriber(new) if new.backfill_from.is_some() => {

@@ -5,22 +5,19 @@
 //! own row is written when it opens, closes or begins to leave. After a start the book is put together from both.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::fold::{
-    Arrival, Book, Bundle, ClosedBy, Closing, Decided, Draft, Slot, Stage, Terms, Window,
-};
+use tidegate_core::fold::{Arrival, Book, ClosedBy, Closing, Decided, Draft, Stage, Terms, Window};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
-use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::deliveries::{self, New};
 use super::{Writer, stamp};
-use crate::{ClosedWindow, EndWindows, Ended, FoldRow, Page, Seal, WindowFilter, WindowRow, WindowsEnd};
+use crate::{EndWindows, Ended, Seal, WindowsEnd};
 
 const LIVE: &str =
     "SELECT no, project, subscriber, key, lane, replay, terms, opened_at, due_at, count, bytes,
@@ -67,10 +64,10 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
         let window = window(row, terms)?;
         windows.insert(window.no, window);
     }
-    recall_members(conn, &mut windows)?;
+    let joined = recall_members(conn, &mut windows)?;
     let mut book = Book::default();
     for mut window in windows.into_values() {
-        if let Some(last) = window.last {
+        if let Some(last) = window.last.filter(|_| joined.contains(&window.no)) {
             let at = conn
                 .prepare_cached("SELECT accepted_at FROM events WHERE seq = ?1")?
                 .query_row([last], |row| row.get(0).map(Timestamp::from_ms))
@@ -82,21 +79,25 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
     Ok(book)
 }
 
-/// Adds what joined since the windows' own rows were written.
-fn recall_members(conn: &Connection, windows: &mut BTreeMap<WindowNo, Window>) -> rusqlite::Result<()> {
-    let Some(from) = windows.iter().map(|(no, window)| window.last.unwrap_or(*no)).min() else {
-        return Ok(());
-    };
-    let mut statement = conn.prepare("SELECT event, window, bytes, prev FROM members WHERE event >= ?1")?;
+/// Adds what joined since the windows' own rows were written; says which windows that concerns. Only events that came
+/// when their window was open are not in its row, so none of them has a lower number than it, and each names the one
+/// before it.
+fn recall_members(
+    conn: &Connection,
+    windows: &mut BTreeMap<WindowNo, Window>,
+) -> rusqlite::Result<BTreeSet<WindowNo>> {
+    let mut joined = BTreeSet::new();
+    let Some(from) = windows.keys().next().copied() else { return Ok(joined) };
+    let mut statement = conn.prepare("SELECT event, window, bytes, prev FROM members WHERE event > ?1")?;
     let mut rows = statement.query([from])?;
     while let Some(row) = rows.next()? {
         let Some(window) = windows.get_mut(&row.get(1)?) else { continue };
-        // What the row counts already stands before its last member.
-        if row.get::<_, Option<Seq>>(3)? == window.last && Some(row.get(0)?) != window.last {
+        if row.get::<_, Option<Seq>>(3)? == window.last {
             window.count_member(row.get(0)?, row.get(2)?);
+            joined.insert(window.no);
         }
     }
-    Ok(())
+    Ok(joined)
 }
 
 /// An event goes into its window. Windows that close because of it are deliveries at once.
@@ -108,9 +109,23 @@ pub(super) fn append(
     is_replay: bool,
 ) -> rusqlite::Result<()> {
     let Some(arrival) = arrival(project, (event, bytes), route, is_replay) else { return Ok(()) };
+    if is_replay && is_member(context.conn, &context.draft, &arrival)? {
+        return Ok(());
+    }
     let next_no = &mut context.next_no;
     let closings = context.draft.arrive(&arrival, &mut || draw(next_no));
     closings.iter().try_for_each(|closing| deliver(context, closing))
+}
+
+/// Whether an event is in the window of its slot already: one that is replayed again before it was sent joins once.
+pub(super) fn is_member(
+    conn: &Connection,
+    draft: &Draft<'_>,
+    arrival: &Arrival<'_>,
+) -> rusqlite::Result<bool> {
+    let Some(window) = draft.get(arrival.slot()).map(|window| window.no) else { return Ok(false) };
+    let mut member = conn.prepare_cached("SELECT 1 FROM members WHERE event = ?1 AND window = ?2")?;
+    Ok(draft.has_joined(arrival) || member.exists([arrival.event, window])?)
 }
 
 /// What a route that folds does with an event.
@@ -152,9 +167,18 @@ fn deliver(context: &mut Context<'_>, closing: &Closing) -> rusqlite::Result<()>
     deliveries::insert(context, &new)
 }
 
+pub(super) const IS_HELD: &str = "SELECT 1 FROM deliveries WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND fold = ?4";
+
 /// A delivery begins to leave: nothing joins it any more.
-pub(super) fn seal(context: &mut Context<'_>, seal: &Seal) {
-    context.draft.seal(seal.project, seal.window);
+pub(super) fn seal(context: &mut Context<'_>, seal: &Seal) -> rusqlite::Result<()> {
+    let Seal { project, window, claim } = *seal;
+    let claim_values = params![claim.delivery, context.incarnation, claim.token, window];
+    if context.conn.prepare_cached(IS_HELD)?.exists(claim_values)? {
+        context.draft.seal(project, window);
+    } else {
+        context.out.unsealed.push(claim.delivery);
+    }
+    Ok(())
 }
 
 /// Writes what was decided.
@@ -172,16 +196,13 @@ pub(super) fn write(conn: &Connection, decided: &Decided) -> rusqlite::Result<()
         }
     }
     let is_new = |no: &WindowNo| decided.opened.binary_search_by_key(no, |(no, _)| *no).is_ok();
-    // What merely gathers is in the members; its row is written when it closes. But members that were accepted before
-    // their window opened stand where nobody looks for them after a start.
-    let past: BTreeSet<WindowNo> = decided
-        .members
-        .iter()
-        .filter(|member| member.event < member.window)
-        .map(|member| member.window)
-        .collect();
+    // What merely gathers is in the members; its row is written when it closes. But events that were accepted before
+    // they joined, by a backfill or a replay, come in no order that a start could find again.
+    let past = decided.members.iter().filter(|member| member.event < member.window);
+    let past: BTreeSet<WindowNo> = past.map(|member| member.window).collect();
     let is_told = |window: &Window| {
-        !is_new(&window.no) && (window.stage != Stage::Gathering || past.contains(&window.no))
+        let is_past = window.replay || past.contains(&window.no);
+        !is_new(&window.no) && (window.stage != Stage::Gathering || is_past)
     };
     decided.windows.values().filter(|window| is_told(window)).try_for_each(|window| update(conn, window))
 }
@@ -244,122 +265,34 @@ fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The windows that closed, for those who count them.
-pub(super) fn closed(decided: &Decided) -> Vec<ClosedWindow> {
-    let told = decided.windows.values().filter(|window| window.stage != Stage::Gathering);
-    let told = told.filter_map(|window| {
-        // One that waits was told when it closed.
-        let (_, closed_by) = window.closed.filter(|(at, _)| *at == decided.at)?;
-        let Window { subscriber, count, opened_at, due_at, .. } = *window;
-        Some(ClosedWindow { subscriber, count, opened_at, due_at, due_by: window.due_by(), closed_by })
-    });
-    told.collect()
-}
-
-/// Everything that a folded delivery carries.
-pub(super) fn bundle(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<Bundle>> {
-    type Found = (String, String, i64, Option<i64>, Option<String>, Option<Seq>);
-    let found: Option<Found> = conn
-        .prepare_cached(
-            "SELECT terms, key_text, opened_at, closed_at, closed_by, last FROM windows WHERE no = ?1",
-        )?
-        .query_row([no], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
-        })
-        .optional()?;
-    let Some((terms, key, opened_at, Some(closed_at), closed_by, last)) = found else { return Ok(None) };
-    let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
-    let mut events = Vec::new();
-    let mut member = conn.prepare_cached(
-        "SELECT m.prev, e.body FROM members m JOIN events e ON e.seq = m.event WHERE m.event = ?1 AND m.window = ?2",
-    )?;
-    walk(last, |event| {
-        let read = |row: &Row<'_>| Ok((row.get(0)?, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)));
-        let (prev, body) = member.query_row([event, no], read)?;
-        events.push((event, body));
-        Ok(prev)
-    })?;
-    events.sort_unstable_by_key(|(event, _)| *event);
-    Ok(Some(Bundle {
-        terms,
-        key,
-        opened_at: Timestamp::from_ms(opened_at),
-        closed_at: Timestamp::from_ms(closed_at),
-        closed_by: closed_by.and_then(|name| ClosedBy::parse(&name)).unwrap_or(ClosedBy::Flush),
-        events: events.into_iter().map(|(_, body)| body).collect(),
-    }))
-}
-
-/// Follows a window's members back from its last.
-fn walk(
-    last: Option<Seq>,
-    mut step: impl FnMut(Seq) -> rusqlite::Result<Option<Seq>>,
-) -> rusqlite::Result<()> {
-    let mut next = last;
-    while let Some(event) = next {
-        next = step(event)?;
-    }
-    Ok(())
-}
-
-/// The events of a window that are still kept, in order.
-pub(super) fn events(conn: &Connection, no: WindowNo) -> rusqlite::Result<Vec<Seq>> {
-    let last: Option<Seq> = conn
-        .prepare_cached("SELECT last FROM windows WHERE no = ?1")?
-        .query_row([no], |row| row.get(0))
-        .optional()?
-        .flatten();
-    let mut events = Vec::new();
-    let mut prev = conn.prepare_cached("SELECT prev FROM members WHERE event = ?1 AND window = ?2")?;
-    walk(last, |event| {
-        events.push(event);
-        prev.query_row([event, no], |row| row.get(0)).optional().map(Option::flatten)
-    })?;
-    events.sort_unstable();
-    Ok(events)
-}
-
-pub(super) const LIST: &str = "SELECT w.no, s.id, w.key, w.key_text, w.terms, w.opened_at, w.subscriber
-    FROM windows w JOIN subscribers s ON s.no = w.subscriber
-    WHERE w.stage < 2 AND w.project = ?1 AND w.no > ?2 AND s.deleted_at IS NULL ORDER BY w.no";
-
-/// The windows that gather, oldest first.
-pub(super) fn list(
+/// Nothing joins these any more: their deliveries have ended without having been sent. To be believed after the commit.
+pub(super) fn seal_ended(
     conn: &Connection,
-    book: &std::sync::Mutex<Book>,
-    project: ProjectNo,
-    filter: &WindowFilter,
-) -> rusqlite::Result<Page<WindowRow>> {
-    let mut statement = conn.prepare_cached(LIST)?;
-    let mut rows = statement.query(params![project, filter.after.unwrap_or(0)])?;
-    let mut page = Page { items: Vec::new(), next: None };
-    while let Some(row) = rows.next()? {
-        let no: WindowNo = row.get(0)?;
-        let subscriber: SubscriberNo = row.get(6)?;
-        if filter.subscriber.is_some_and(|wanted| wanted != subscriber) {
-            continue;
-        }
-        let slot: Slot = (subscriber, u128::from_be_bytes(row.get(2)?));
-        let book = book.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let is_open = |window: &&Window| window.no == no && window.stage == Stage::Gathering;
-        let Some(window) = book.get(slot).filter(is_open) else { continue };
-        if page.items.len() == filter.limit {
-            page.next = page.items.last().map(|row: &WindowRow| row.no);
-            return Ok(page);
-        }
-        page.items.push(WindowRow {
-            no,
-            subscriber,
-            subscriber_id: row.get(1)?,
-            key: row.get(3)?,
-            mode: window.terms.mode.name(),
-            opened_at: window.opened_at,
-            due_at: window.due_at,
-            count: window.count,
-            bytes: window.bytes,
-        });
-    }
-    Ok(page)
+    book: &Book,
+    ended: &[(ProjectNo, WindowNo)],
+    now: Timestamp,
+) -> rusqlite::Result<Decided> {
+    let stretch = BTreeMap::new();
+    let mut draft = Draft::new(book, now, usize::MAX, &stretch);
+    ended.iter().for_each(|(project, window)| draft.seal(*project, *window));
+    let decided = draft.decided();
+    write(conn, &decided)?;
+    Ok(decided)
+}
+
+/// The same for all windows of a subscriber that is gone; what gathers is not sent.
+pub(super) fn leave(
+    conn: &Connection,
+    book: &Book,
+    (project, subscriber): (ProjectNo, SubscriberNo),
+    now: Timestamp,
+) -> rusqlite::Result<Decided> {
+    let stretch = BTreeMap::new();
+    let mut draft = Draft::new(book, now, usize::MAX, &stretch);
+    draft.leave(project, subscriber);
+    let decided = draft.decided();
+    write(conn, &decided)?;
+    Ok(decided)
 }
 
 /// Closes windows that gather, or ends them without a delivery, because somebody asked.
@@ -370,9 +303,9 @@ pub(super) fn end(
     now: Timestamp,
 ) -> rusqlite::Result<Ended> {
     let shared = Arc::clone(&writer.book);
-    let mut book = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let stretch = BTreeMap::new();
-    let mut draft = Draft::new(&book, now, WINDOWS_PER_PROJECT_MAX, &stretch);
+    let mut draft = Draft::new(&book, now, writer.windows_max, &stretch);
     let is_meant = |window: &&Window| {
         window.stage == Stage::Gathering
             && ask.subscriber.is_none_or(|wanted| wanted == window.subscriber)
@@ -405,37 +338,4 @@ pub(super) fn end(
     ended.subscribers.sort_unstable();
     ended.subscribers.dedup();
     Ok(ended)
-}
-
-const ROW: &str =
-    "SELECT w.no, w.subscriber, w.terms, w.key_text, w.opened_at, w.due_at, w.closed_at, w.closed_by,
-        w.delivery FROM windows w";
-
-fn fold_row(row: &Row<'_>) -> rusqlite::Result<FoldRow> {
-    let terms: String = row.get(2)?;
-    let closed_at: Option<i64> = row.get(6)?;
-    let closed_by: Option<String> = row.get(7)?;
-    let closed_by = closed_by.and_then(|name| ClosedBy::parse(&name));
-    Ok(FoldRow {
-        no: row.get(0)?,
-        subscriber: row.get(1)?,
-        mode: Terms::from_text(&terms).map_or("", |terms| terms.mode.name()),
-        key: row.get(3)?,
-        opened_at: Timestamp::from_ms(row.get(4)?),
-        due_at: Timestamp::from_ms(row.get(5)?),
-        closed: closed_at.map(Timestamp::from_ms).zip(closed_by),
-        delivery: row.get(8)?,
-    })
-}
-
-/// A window and what became of it.
-pub(super) fn row(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<FoldRow>> {
-    conn.prepare_cached(&format!("{ROW} WHERE w.no = ?1"))?.query_row([no], fold_row).optional()
-}
-
-/// The windows that an event joined.
-pub(super) fn joined(conn: &Connection, event: Seq) -> rusqlite::Result<Vec<FoldRow>> {
-    conn.prepare_cached(&format!("{ROW} JOIN members m ON m.window = w.no WHERE m.event = ?1 ORDER BY w.no"))?
-        .query_map([event], fold_row)?
-        .collect()
 }

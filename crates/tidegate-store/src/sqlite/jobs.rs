@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::sweep::Numbered;
-use super::{LAST_NO, Writer, deliveries, events, failed, folds, lanes, replay, stamp};
+use super::{LAST_NO, Writer, deliveries, events, failed, folds, lanes, replay, stamp, windows};
 use crate::{
     DeadLetter, Error, JobRow, JobStatus, JobStep, NewJob, Page, Past, Result, Scan, Scope, Selector,
     StopOutcome, What,
@@ -104,7 +104,7 @@ fn scan_past(
         let is_meant = ended.is_some_and(|at| at <= scope.asked_at.as_ms());
         if is_own && is_meant && row.get::<_, i64>(2)? == status {
             let carried = match row.get(5)? {
-                Some(window) => folds::events(conn, window)?,
+                Some(window) => windows::events(conn, window)?,
                 None => vec![row.get(1)?],
             };
             scan.looked += carried.len() as u64;

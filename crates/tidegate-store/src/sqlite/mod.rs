@@ -26,16 +26,17 @@ mod sealed;
 mod sweep;
 mod trigger;
 mod verification;
+mod windows;
+mod writer;
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, Transaction, params};
+use rusqlite::Connection;
 use tidegate_core::fold::{Book, Bundle};
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
-use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
@@ -51,10 +52,7 @@ use checkpoint::Checkpointer;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
-use lanes::Backfilling;
-
-/// What was in hand when the last process ended.
-const CLAIMED: &str = "SELECT id, subscriber, lane, lost + 1 FROM deliveries WHERE status = 1";
+use writer::Writer;
 
 /// Events and deliveries draw their numbers from one counter; retention remembers it when it removes them.
 const LAST_NO: &str =
@@ -84,28 +82,6 @@ pub struct SqliteStore {
     salt: Vec<u8>,
     latest: Timestamp,
     _lock: File,
-}
-
-/// What only the writing connection touches.
-struct Writer {
-    conn: Connection,
-    path: PathBuf,
-    dedupe: Arc<Mutex<Dedupe>>,
-    /// The windows that can be joined.
-    book: Arc<Mutex<Book>>,
-    incarnation: Incarnation,
-    version: Version,
-    next_no: i64,
-    /// Subscribers whose backfill is under way, and how far it has come.
-    backfilling: Backfilling,
-    /// A storage fault was met: the file is opened anew before anything else is written.
-    is_suspect: bool,
-    /// A group whose COMMIT failed and that could not be looked for: its number, and what it would hand over.
-    doubt: Option<(i64, Committed)>,
-    /// What such a group does hand over, with the next one, when it turned out to be there.
-    owed: Committed,
-    /// How a transaction ends; a test lets it fail here.
-    end: fn(Transaction<'_>) -> rusqlite::Result<()>,
 }
 
 /// Numbers a transaction and keeps its time, see the schema.
@@ -198,133 +174,6 @@ fn migrate(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-impl Writer {
-    fn start(conn: Connection, path: PathBuf, salt: &[u8], now: Timestamp) -> Result<Self> {
-        let tx = conn.unchecked_transaction().map_err(failed)?;
-        let fresh = params![salt, now.as_ms()];
-        let seeds = [
-            "INSERT OR IGNORE INTO meta VALUES ('salt', ?1)",
-            "INSERT OR IGNORE INTO meta VALUES ('version', 1)",
-            "INSERT OR IGNORE INTO meta VALUES ('incarnation', 0)",
-            "INSERT OR IGNORE INTO projects (no, id, created_at) VALUES (1, 'default', ?2)",
-            "UPDATE meta SET value = value + 1 WHERE name = 'incarnation'",
-        ];
-        for sql in seeds {
-            let mut statement = tx.prepare(sql).map_err(failed)?;
-            let count = statement.parameter_count();
-            match count {
-                0 => statement.execute([]),
-                1 => statement.execute([salt]),
-                _ => statement.execute(fresh),
-            }
-            .map_err(failed)?;
-        }
-        tx.commit().map_err(failed)?;
-        let dedupe = Dedupe::load(&conn).map_err(failed)?;
-        let book = folds::load(&conn).map_err(failed)?;
-        let mut writer = Self {
-            conn,
-            path,
-            dedupe: Arc::new(Mutex::new(dedupe)),
-            book: Arc::new(Mutex::new(book)),
-            incarnation: 0,
-            version: 0,
-            next_no: 0,
-            backfilling: Backfilling::new(),
-            is_suspect: false,
-            doubt: None,
-            owed: Committed::default(),
-            end: |tx| tx.commit(),
-        };
-        writer.read_counters().map_err(failed)?;
-        Ok(writer)
-    }
-
-    fn read_counters(&mut self) -> rusqlite::Result<()> {
-        self.incarnation = self.meta("incarnation")?;
-        self.version = self.meta("version")?;
-        self.next_no = self.conn.query_row(LAST_NO, [], |row| row.get::<_, i64>(0))? + 1;
-        let mut statement = self.conn.prepare(
-            "SELECT no, backfill_after FROM subscribers WHERE backfill_after IS NOT NULL AND deleted_at IS NULL",
-        )?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        self.backfilling = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(())
-    }
-
-    fn meta<T: rusqlite::types::FromSql>(&self, name: &str) -> rusqlite::Result<T> {
-        self.conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
-    }
-
-    fn last_commit(&self) -> Result<i64> {
-        self.conn.query_row("SELECT no FROM commits", [], |row| row.get(0)).map_err(failed)
-    }
-
-    fn latest(&self) -> rusqlite::Result<Timestamp> {
-        self.conn.query_row("SELECT at FROM commits", [], |row| row.get(0).map(Timestamp::from_ms))
-    }
-
-    /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
-    /// they are due again, under the same id. What was in hand at too many such ends is set aside.
-    fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
-        let tx = self.conn.transaction()?;
-        let lost = tx
-            .prepare(CLAIMED)?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-            .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
-        for (id, subscriber, lane, lost) in lost {
-            void_claim(&tx, id, lost, now)?;
-            if let Some(lane) = lane {
-                lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
-            }
-        }
-        stamp(&tx, now)?;
-        tx.commit()
-    }
-
-    /// After a storage fault neither the connection's nor memory's view of the file can be trusted: look again.
-    fn recover(&mut self) -> Result<()> {
-        if !self.is_suspect {
-            return Ok(());
-        }
-        self.reopen()?;
-        let last = self.last_commit()?;
-        if let Some((no, mut found)) = self.doubt.take()
-            && no == last
-        {
-            let known = Dedupe::load(&self.conn).map_err(failed)?;
-            *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
-            let book = folds::load(&self.conn).map_err(failed)?;
-            *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
-            // Whoever waited for an answer has been told that it failed, and asks again.
-            found.submissions.clear();
-            found.refilled.clear();
-            self.owed.absorb(found);
-        }
-        self.is_suspect = false;
-        Ok(())
-    }
-
-    fn reopen(&mut self) -> Result<()> {
-        self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        self.read_counters().map_err(failed)
-    }
-}
-
-fn void_claim(conn: &Connection, id: DeliveryNo, lost: u32, now: Timestamp) -> rusqlite::Result<()> {
-    if lost < CLAIMS_LOST_MAX {
-        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
-            .execute(params![id, lost])?;
-        return Ok(());
-    }
-    let reason = format!("set aside after the process ended {lost} times while it was being sent");
-    conn.prepare_cached(
-        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
-    )?
-    .execute(params![id, lost, now.as_ms(), reason])?;
-    Ok(())
-}
-
 #[async_trait]
 impl Store for SqliteStore {
     /// Runs where it is called, which is a loop that does nothing else: handing it to another thread and back would
@@ -381,7 +230,7 @@ impl Store for SqliteStore {
 
     async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>> {
         let book = Arc::clone(&self.book);
-        self.readers.read(move |conn| folds::list(conn, &book, project, &filter).map_err(failed)).await
+        self.readers.read(move |conn| windows::list(conn, &book, project, &filter).map_err(failed)).await
     }
 
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
@@ -389,7 +238,7 @@ impl Store for SqliteStore {
     }
 
     async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        self.readers.read(move |conn| folds::bundle(conn, window).map_err(failed)).await
+        self.readers.read(move |conn| windows::bundle(conn, window).map_err(failed)).await
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
@@ -509,6 +358,11 @@ impl Store for SqliteStore {
 
     async fn sizes(&self) -> Result<Vec<StorePart>> {
         Ok(self.readers.sizes())
+    }
+
+    #[cfg(feature = "conformance")]
+    fn limit_windows(&self, of_a_project: usize) {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).windows_max = of_a_project;
     }
 
     fn incarnation(&self) -> Incarnation {

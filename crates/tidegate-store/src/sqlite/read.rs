@@ -9,7 +9,7 @@ use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
-use super::folds;
+use super::windows;
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, Trace, TraceRule};
 
 const SELECT: &str =
@@ -58,14 +58,14 @@ fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
 
 fn event_ids(conn: &Connection, first: Seq, fold: Option<WindowNo>) -> rusqlite::Result<Vec<String>> {
     let carried = match fold {
-        Some(window) => folds::events(conn, window)?,
+        Some(window) => windows::events(conn, window)?,
         None => vec![first],
     };
     carried.into_iter().filter_map(|event| event_id(conn, event).transpose()).collect()
 }
 
 fn fold(conn: &Connection, window: Option<WindowNo>) -> rusqlite::Result<Option<FoldRow>> {
-    window.map_or(Ok(None), |window| folds::row(conn, window))
+    window.map_or(Ok(None), |window| windows::row(conn, window))
 }
 
 /// Absent when retention has removed the event.
@@ -211,7 +211,7 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
     while let Some(row) = rows.next()? {
         trace.deliveries.push(delivery_row(conn, row)?);
     }
-    trace.windows = folds::joined(conn, event)?;
+    trace.windows = windows::joined(conn, event)?;
     trace.rules = conn
         .prepare_cached(RULES)?
         .query_map([event, project], |row| {

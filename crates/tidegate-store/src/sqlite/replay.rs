@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use rusqlite::{Connection, params};
-use tidegate_core::fold::{ClosedBy, Draft, Stage};
+use tidegate_core::fold::Draft;
 use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, WindowNo};
-use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
@@ -25,7 +24,7 @@ pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Re
     let shared = Arc::clone(&writer.book);
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let stretch = BTreeMap::new();
-    let mut draft = Draft::new(&book, now, WINDOWS_PER_PROJECT_MAX, &stretch);
+    let mut draft = Draft::new(&book, now, writer.windows_max, &stretch);
     let tx = writer.conn.transaction().map_err(failed)?;
     let event = (replay.project, replay.event);
     let mut next_no = writer.next_no;
@@ -65,14 +64,12 @@ fn folded(
 ) -> rusqlite::Result<Option<DeliveryNo>> {
     let Some(bytes) = events::size(conn, project, event)? else { return Ok(None) };
     let Some(arrival) = folds::arrival(project, (event, bytes), route, true) else { return Ok(None) };
-    let mut closings = draft.arrive(&arrival, draw);
-    let open = draft.get(arrival.slot()).filter(|window| window.stage == Stage::Gathering).cloned();
-    closings.extend(open.and_then(|window| draft.close(&window, ClosedBy::Flush, draw)));
+    let is_there = folds::is_member(conn, draft, &arrival)?;
+    let (closings, carrier) = draft.send_now(&arrival, is_there, draw);
     for closing in &closings {
         deliveries::insert_closed(conn, backfilling, closing, now)?;
     }
-    let joined = draft.get(arrival.slot()).and_then(|window| window.delivery);
-    Ok(closings.last().map(|closing| closing.delivery).or(joined))
+    Ok(carrier)
 }
 
 /// Creates one replay: due, or waiting for its turn in its lane. Does nothing when its event is gone.

@@ -5,13 +5,15 @@
 //! tells where the next one goes on. Freed pages are used again by what is written next, so the file stays as large as
 //! the most that was ever kept; it is not made smaller.
 
+use std::sync::{Arc, PoisonError};
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use super::lanes::{self, Backfilling};
-use super::{Writer, failed, stamp};
+use super::{Writer, failed, folds, stamp};
 use crate::{Result, Sweep, Swept};
 
 /// Pages of look-up keys removed per step.
@@ -25,18 +27,22 @@ pub(super) fn sweep(
     limit: usize,
     now: Timestamp,
 ) -> Result<Swept> {
+    let shared = Arc::clone(&writer.book);
+    let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
-    let mut step =
-        Step { conn: &tx, backfilling: &writer.backfilling, terms, now, limit, out: Swept::default() };
+    let (out, ended) = (Swept::default(), Vec::new());
+    let mut step = Step { conn: &tx, backfilling: &writer.backfilling, terms, now, limit, out, ended };
     let dropped = step.run(sweep).map_err(failed)?;
-    let out = step.out;
+    let Step { out, ended, .. } = step;
     if out.events + out.deliveries + out.expired > 0 || sweep == Sweep::Rest {
+        let sealed = folds::seal_ended(&tx, &book, &ended, now).map_err(failed)?;
         remember(&tx, "last_no", writer.next_no - 1).map_err(failed)?;
         stamp(&tx, now).map_err(failed)?;
         tx.commit().map_err(failed)?;
+        book.apply(sealed);
     }
     if let Some(run) = dropped {
-        writer.dedupe.lock().unwrap_or_else(std::sync::PoisonError::into_inner).forget(run);
+        writer.dedupe.lock().unwrap_or_else(PoisonError::into_inner).forget(run);
     }
     Ok(out)
 }
@@ -95,6 +101,8 @@ struct Step<'a> {
     now: Timestamp,
     limit: usize,
     out: Swept,
+    /// Windows whose deliveries expired, which nothing may join any more.
+    ended: Vec<(ProjectNo, WindowNo)>,
 }
 
 pub(super) const EXHAUSTED: &str = "SELECT id, finished_at FROM deliveries
@@ -108,6 +116,10 @@ pub(super) const OLDEST_EVENTS: &str =
 const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
 const OLDEST_JOB: &str =
     "SELECT finished_at FROM jobs WHERE status <> 0 AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1";
+pub(super) const REMOVE_ENDED: &str = "DELETE FROM windows WHERE no IN
+    (SELECT no FROM windows WHERE stage = 3 AND closed_at <= ?1 ORDER BY closed_at LIMIT ?2)";
+pub(super) const OLDEST_ENDED: &str =
+    "SELECT closed_at FROM windows WHERE stage = 3 ORDER BY closed_at LIMIT 1";
 
 impl Step<'_> {
     /// Says which run of look-up keys is gone, if one is.
@@ -206,9 +218,14 @@ impl Step<'_> {
     }
 
     fn expire(&mut self, id: DeliveryNo) -> rusqlite::Result<()> {
-        self.conn
-            .prepare_cached("UPDATE deliveries SET status = 5, finished_at = ?2, reason = ?3 WHERE id = ?1")?
-            .execute(params![id, self.now.as_ms(), "kept undelivered for as long as retention allows"])?;
+        let why = "kept undelivered for as long as retention allows";
+        let expire = "UPDATE deliveries SET status = 5, finished_at = ?2, reason = ?3 WHERE id = ?1
+            RETURNING project, fold";
+        let (project, fold): (ProjectNo, Option<WindowNo>) = self
+            .conn
+            .prepare_cached(expire)?
+            .query_row(params![id, self.now.as_ms(), why], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.ended.extend(fold.map(|window| (project, window)));
         self.out.expired += 1;
         Ok(())
     }
@@ -300,8 +317,7 @@ impl Step<'_> {
                 self.out.due_at(Timestamp::from_ms(at).plus(self.terms.deliveries));
             }
         }
-        let ended = "DELETE FROM windows WHERE stage = 3 AND closed_at <= ?1";
-        self.conn.prepare_cached(ended)?.execute([over])?;
+        self.remove_ended(over)?;
         self.remove_definitions(over)?;
         let run = self.idle_run()?;
         let mut dropped = None;
@@ -318,6 +334,20 @@ impl Step<'_> {
             self.conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
         self.out.oldest_event = oldest.map(Timestamp::from_ms);
         Ok(dropped)
+    }
+
+    /// Windows that ended without a delivery; the others go with theirs.
+    fn remove_ended(&mut self, over: i64) -> rusqlite::Result<()> {
+        let removed = self.conn.prepare_cached(REMOVE_ENDED)?.execute(params![over, self.limit as i64])?;
+        if removed == self.limit {
+            self.out.next = Some(Sweep::Rest);
+            return Ok(());
+        }
+        let oldest = self.conn.prepare_cached(OLDEST_ENDED)?.query_row([], |row| row.get(0)).optional()?;
+        if let Some(at) = oldest {
+            self.out.due_at(Timestamp::from_ms(at).plus(self.terms.deliveries));
+        }
+        Ok(())
     }
 
     /// A run of look-up keys, not the newest, whose events are all gone.

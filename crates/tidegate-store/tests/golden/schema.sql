@@ -190,4 +190,5 @@ CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);
 CREATE UNIQUE INDEX subscribers_id ON subscribers (project, id) WHERE deleted_at IS NULL;
 CREATE INDEX subscribers_version ON subscribers (version);
+CREATE INDEX windows_ended ON windows (closed_at) WHERE stage = 3;
 CREATE INDEX windows_live ON windows (project, no) WHERE stage < 2;

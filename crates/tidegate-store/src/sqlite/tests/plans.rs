@@ -9,7 +9,7 @@ use tidegate_core::delivery::Status;
 use super::{check_golden, open};
 use crate::conformance::Scratch;
 use crate::sqlite::{
-    CLAIMED, LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run, sweep,
+    LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run, sweep, windows, writer,
 };
 use crate::{DeliveryFilter, EventFilter};
 
@@ -29,7 +29,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("lane: who is going", lanes::GOING.to_owned()),
         ("lane: oldest waiting", lanes::OLDEST_WAITING.to_owned()),
         ("lanes in which all wait", lanes::IDLE.to_owned()),
-        ("claims of the last process", CLAIMED.to_owned()),
+        ("claims of the last process", writer::CLAIMED.to_owned()),
         ("last number", LAST_NO.to_owned()),
         ("ids: look up", run::LOOK_UP.to_owned()),
         ("ids: mark", dedupe::MARK.to_owned()),
@@ -49,6 +49,9 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: made with it", sweep::FOLLOWING.to_owned()),
         ("retention: made later", sweep::LATER.to_owned()),
         ("retention: among others", sweep::AMONG_OTHERS.to_owned()),
+        ("retention: ended windows", sweep::REMOVE_ENDED.to_owned()),
+        ("retention: oldest ended window", sweep::OLDEST_ENDED.to_owned()),
+        ("windows", windows::LIST.to_owned()),
         ("deliveries", read::list_sql(&DeliveryFilter::default())),
         ("deliveries of a subscriber", read::list_sql(&of_one)),
         ("deliveries, exhausted", read::list_sql(&exhausted)),

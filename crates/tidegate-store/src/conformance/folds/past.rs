@@ -1,0 +1,260 @@
+//! Folds of what was accepted before: backfills, replays, jobs, dead letters.
+
+use tidegate_core::fold::{ClosedBy, Terms};
+use tidegate_core::id::{DeliveryNo, JobNo, SubscriberNo};
+use tidegate_core::time::Timestamp;
+
+use super::super::bench::{Bench, PROJECT, START, draft};
+use super::{Case, carried, close, drain, named, open, quiet, route, seal, told, window};
+use crate::{Group, JobStatus, JobStep, NewJob, Past, Replay, Selector, What};
+
+pub(super) fn cases() -> Vec<Case> {
+    named!["folds":
+        a_backfill_folds,
+        a_repeated_step_joins_nothing,
+        behind_a_backfill_folds_of_a_lane_wait,
+        a_replay_goes_at_once_in_the_form_of_a_fold,
+        a_replay_joins_what_waits_in_its_lane,
+        a_replay_that_fills_what_waits_is_carried_by_it,
+        a_replayed_event_joins_once,
+        a_job_folds_what_it_replays,
+        a_job_finds_what_folds_carried,
+        a_dead_letter_is_tried_again_as_it_was,
+    ]
+}
+
+async fn seq(bench: &Bench, id: &str) -> i64 {
+    bench.store().event(PROJECT, id.to_owned()).await.unwrap()[0].seq
+}
+
+/// Commits one step of a backfill in which everything matches; says whether it was the last.
+async fn step(bench: &Bench, subscriber: SubscriberNo, limit: usize, terms: &Terms, lane: i64) -> bool {
+    let (mut step, events) = bench.store().backfill(subscriber, limit).await.unwrap().expect("a past");
+    let into = |event: &crate::EventRow| (event.seq, route(subscriber, terms, "a", lane));
+    step.matched = events.iter().map(into).collect();
+    let is_last = step.through >= step.until;
+    bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
+    bench.audit().await;
+    is_last
+}
+
+async fn a_backfill_folds(mut bench: Bench) {
+    bench.send(["1", "2", "3", "4", "5"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = Terms { max_events: 4, ..window(1_000) };
+    bench.send([draft("live").folded(subscriber, &terms, "a")]).await;
+    while !step(&bench, subscriber, 2, &terms, 0).await {}
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::MaxEvents, "1 2 3 live")]));
+    bench.pass(1_000);
+    close(&bench).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "4 5")]));
+}
+
+async fn a_repeated_step_joins_nothing(bench: Bench) {
+    bench.send(["1", "2", "3"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let (mut step, events) = bench.store().backfill(subscriber, 2).await.unwrap().expect("a past");
+    let into = |event: &crate::EventRow| (event.seq, route(subscriber, &window(1_000), "a", 0));
+    step.matched = events.iter().map(into).collect();
+    bench.commit(Group { backfills: vec![step.clone(), step.clone()], ..Group::default() }).await;
+    bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
+    assert_eq!(open(&bench).await[0].count, 2);
+}
+
+async fn behind_a_backfill_folds_of_a_lane_wait(mut bench: Bench) {
+    bench.send(["1", "2", "3"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = window(1_000);
+    bench.send([draft("live").folded_in(subscriber, &terms, "b", 7)]).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    assert!(!step(&bench, subscriber, 1, &terms, 7).await);
+    bench.pass(1_000);
+    close(&bench).await;
+    assert!(bench.claim_all(subscriber).await.is_empty(), "older ones may come");
+    bench.audit().await;
+    while !step(&bench, subscriber, 1, &terms, 7).await {}
+    let expected = told(&[(ClosedBy::Window, "live"), (ClosedBy::Window, "1 2 3")]);
+    assert_eq!(drain(&bench, subscriber).await, expected, "in the order they closed");
+}
+
+async fn again(bench: &Bench, subscriber: SubscriberNo, terms: &Terms, id: &str, lane: i64) -> DeliveryNo {
+    let routes = vec![route(subscriber, terms, "a", lane)];
+    let replay =
+        Replay { project: PROJECT, event: seq(bench, id).await, routes, version: bench.version().await };
+    let made = bench.store().replay(replay, bench.now).await.expect("it can be replayed");
+    bench.audit().await;
+    made[0]
+}
+
+async fn a_replay_goes_at_once_in_the_form_of_a_fold(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = Terms { leading: true, ..window(60_000) };
+    bench.send([draft("1").folded(subscriber, &window(60_000), "a")]).await;
+    bench.pass(1_000);
+    let no = again(&bench, subscriber, &terms, "1", 0).await;
+    let job = bench.claim_one(subscriber).await;
+    assert_eq!((job.delivery, job.replay, job.accepted_at), (no, true, bench.now));
+    assert_eq!(carried(&bench, &job).await, (ClosedBy::Flush, "1".to_owned()));
+    bench.deliver(&job).await;
+    let [row] = &open(&bench).await[..] else { panic!("what gathers is left alone") };
+    assert_eq!(row.count, 1);
+    let missing = Replay {
+        project: PROJECT,
+        event: seq(&bench, "1").await + 100,
+        routes: vec![route(subscriber, &terms, "a", 0)],
+        version: bench.version().await,
+    };
+    let refused = bench.store().replay(missing, bench.now).await;
+    assert!(matches!(refused, Err(crate::Error::NotFound)), "{refused:?}");
+}
+
+async fn a_replay_joins_what_waits_in_its_lane(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(60_000);
+    bench.send(["1", "2"].map(draft)).await;
+    bench.send([draft("before").lane(subscriber, 7)]).await;
+    let first = again(&bench, subscriber, &terms, "2", 7).await;
+    assert_eq!(again(&bench, subscriber, &terms, "1", 7).await, first, "it has not left yet");
+    let before = bench.claim_one(subscriber).await;
+    assert!(before.fold.is_none(), "a replay stands behind what waits");
+    bench.deliver(&before).await;
+    let job = bench.claim_one(subscriber).await;
+    assert!(seal(&bench, &job).await);
+    assert_eq!(
+        carried(&bench, &job).await,
+        (ClosedBy::Flush, "1 2".to_owned()),
+        "in the order of acceptance"
+    );
+    assert_ne!(again(&bench, subscriber, &terms, "1", 7).await, first, "now it has");
+}
+
+async fn a_replay_that_fills_what_waits_is_carried_by_it(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = Terms { max_events: 2, ..window(60_000) };
+    bench.send(["1", "2", "3"].map(draft)).await;
+    let first = again(&bench, subscriber, &terms, "1", 7).await;
+    assert_eq!(again(&bench, subscriber, &terms, "2", 7).await, first);
+    assert_ne!(again(&bench, subscriber, &terms, "3", 7).await, first);
+    assert_eq!(drain(&bench, subscriber).await.len(), 2);
+}
+
+async fn a_replayed_event_joins_once(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(1_000);
+    bench.send(["1", "2"].map(draft)).await;
+    let first = again(&bench, subscriber, &terms, "1", 7).await;
+    assert_eq!(again(&bench, subscriber, &terms, "1", 7).await, first, "it waits already");
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Flush, "1")]));
+    for name in ["job_1", "job_2"] {
+        let job = start(&bench, name, replays(subscriber, Past::Any)).await;
+        run(&bench, job, &terms, 0).await;
+    }
+    assert_eq!(open(&bench).await[0].count, 2, "both jobs, one window");
+    let flushed = again(&bench, subscriber, &terms, "2", 0).await;
+    let job = bench.claim_one(subscriber).await;
+    assert_eq!((job.delivery, carried(&bench, &job).await.1), (flushed, "1 2".to_owned()));
+    bench.pass(5_000);
+    assert!(close(&bench).await.closed.is_empty());
+}
+
+fn replays(subscriber: SubscriberNo, past: Past) -> Selector {
+    Selector { what: What::Replay { subscriber, past }, types: Vec::new(), from: None, to: None }
+}
+
+async fn start(bench: &Bench, id: &str, selector: Selector) -> JobNo {
+    let scope = bench.store().scope(PROJECT, selector, bench.now).await.unwrap();
+    bench.store().start_job(NewJob { id: id.to_owned(), scope }, bench.now).await.expect("it can begin").no
+}
+
+/// Runs a job to its end; everything matches and goes under one key.
+async fn run(bench: &Bench, job: JobNo, terms: &Terms, lane: i64) -> u64 {
+    loop {
+        let row = bench.store().job_by_no(job).await.unwrap().expect("it is kept");
+        if row.status != JobStatus::Running {
+            return row.matched;
+        }
+        let subscriber = match row.scope.selector.what {
+            What::Replay { subscriber, .. } => subscriber,
+            What::DeadLetters { .. } => 0,
+        };
+        let scan = bench.store().scan(row.scope.clone(), row.after, 2).await.unwrap();
+        let into = |event: &crate::EventRow| (event.seq, route(subscriber, terms, "a", lane));
+        let step = JobStep {
+            job,
+            project: PROJECT,
+            version: bench.version().await,
+            after: row.after,
+            through: scan.through,
+            until: row.scope.until,
+            looked: scan.looked,
+            replays: scan.events.iter().map(into).collect(),
+            retries: scan.letters.iter().map(|letter| letter.delivery).collect(),
+            failure: None,
+        };
+        bench.commit(Group { steps: vec![step], ..Group::default() }).await;
+        bench.audit().await;
+    }
+}
+
+async fn a_job_folds_what_it_replays(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = Terms { max_events: 3, ..quiet(1_000, 60_000) };
+    bench.send(["1", "2", "3", "4", "5"].map(draft)).await;
+    bench.pass(100_000);
+    bench.send([draft("live").folded(subscriber, &terms, "a")]).await;
+    let job = start(&bench, "job_1", replays(subscriber, Past::Any)).await;
+    assert_eq!(run(&bench, job, &terms, 0).await, 6);
+    let rows = bench.rows(subscriber).await;
+    assert!(rows.iter().all(|row| row.replay) && rows.len() == 2);
+    let gathering = open(&bench).await;
+    assert_eq!(gathering.iter().map(|row| row.count).collect::<Vec<_>>(), [1], "replays gather apart");
+    bench.reopen().await;
+    assert_eq!(open(&bench).await, gathering);
+    bench.pass(1_000);
+    close(&bench).await;
+    let expected =
+        told(&[(ClosedBy::MaxEvents, "1 2 3"), (ClosedBy::MaxEvents, "4 5 live"), (ClosedBy::Quiet, "live")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
+}
+
+async fn a_job_finds_what_folds_carried(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(1_000);
+    bench.send(["1", "2", "3"].map(|id| draft(id).folded(subscriber, &terms, id))).await;
+    bench.send([draft("4").folded(subscriber, &terms, "1")]).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    let jobs = bench.claim_all(subscriber).await;
+    bench.deliver(&jobs[0]).await;
+    bench.exhaust(&jobs[1]).await;
+    bench.deliver(&jobs[2]).await;
+    bench.pass(1_000);
+    let job = start(&bench, "job_1", replays(subscriber, Past::Delivered)).await;
+    assert_eq!(run(&bench, job, &terms, 0).await, 3);
+    let job = start(&bench, "job_2", replays(subscriber, Past::Exhausted)).await;
+    assert_eq!(run(&bench, job, &terms, 0).await, 1);
+    bench.pass(1_000);
+    close(&bench).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2 3 4")]));
+    let job = start(&bench, "job_3", replays(subscriber, Past::Delivered)).await;
+    assert_eq!(run(&bench, job, &terms, 0).await, 3, "a replay is nobody's own delivery");
+}
+
+async fn a_dead_letter_is_tried_again_as_it_was(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(1_000);
+    bench.send(["1", "2"].map(|id| draft(id).folded(subscriber, &terms, "a"))).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    let dead = bench.claim_one(subscriber).await;
+    bench.exhaust(&dead).await;
+    let what = What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new() };
+    let selector = Selector { what, types: Vec::new(), from: Some(Timestamp::from_ms(0)), to: None };
+    let job = start(&bench, "job_1", selector).await;
+    assert_eq!(run(&bench, job, &terms, 0).await, 1);
+    let again = bench.claim_one(subscriber).await;
+    assert_eq!((again.delivery, again.fold), (dead.delivery, dead.fold));
+    assert_eq!(carried(&bench, &again).await, (ClosedBy::Window, "1 2".to_owned()));
+    bench.deliver(&again).await;
+}

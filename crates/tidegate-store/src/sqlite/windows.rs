@@ -1,0 +1,150 @@
+//! Windows as they are read: what a folded delivery carries, what gathers, and where an event went.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tidegate_core::fold::{Book, Bundle, ClosedBy, Slot, Stage, Terms, Window};
+use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::time::Timestamp;
+
+use crate::{FoldRow, Page, WindowFilter, WindowRow};
+
+/// Everything that a folded delivery carries.
+pub(super) fn bundle(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<Bundle>> {
+    type Found = (String, String, i64, Option<i64>, Option<String>, Option<Seq>);
+    let found: Option<Found> = conn
+        .prepare_cached(
+            "SELECT terms, key_text, opened_at, closed_at, closed_by, last FROM windows WHERE no = ?1",
+        )?
+        .query_row([no], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+        })
+        .optional()?;
+    let Some((terms, key, opened_at, Some(closed_at), closed_by, last)) = found else { return Ok(None) };
+    let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
+    let mut events = Vec::new();
+    let mut member = conn.prepare_cached(
+        "SELECT m.prev, e.body FROM members m JOIN events e ON e.seq = m.event WHERE m.event = ?1 AND m.window = ?2",
+    )?;
+    walk(last, |event| {
+        let read = |row: &Row<'_>| Ok((row.get(0)?, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)));
+        let (prev, body) = member.query_row([event, no], read)?;
+        events.push((event, body));
+        Ok(prev)
+    })?;
+    events.sort_unstable_by_key(|(event, _)| *event);
+    Ok(Some(Bundle {
+        terms,
+        key,
+        opened_at: Timestamp::from_ms(opened_at),
+        closed_at: Timestamp::from_ms(closed_at),
+        closed_by: closed_by.and_then(|name| ClosedBy::parse(&name)).unwrap_or(ClosedBy::Flush),
+        events: events.into_iter().map(|(_, body)| body).collect(),
+    }))
+}
+
+/// Follows a window's members back from its last.
+fn walk(
+    last: Option<Seq>,
+    mut step: impl FnMut(Seq) -> rusqlite::Result<Option<Seq>>,
+) -> rusqlite::Result<()> {
+    let mut next = last;
+    while let Some(event) = next {
+        next = step(event)?;
+    }
+    Ok(())
+}
+
+/// The events of a window that are still kept, in order.
+pub(super) fn events(conn: &Connection, no: WindowNo) -> rusqlite::Result<Vec<Seq>> {
+    let last: Option<Seq> = conn
+        .prepare_cached("SELECT last FROM windows WHERE no = ?1")?
+        .query_row([no], |row| row.get(0))
+        .optional()?
+        .flatten();
+    let mut events = Vec::new();
+    let mut prev = conn.prepare_cached("SELECT prev FROM members WHERE event = ?1 AND window = ?2")?;
+    walk(last, |event| {
+        events.push(event);
+        prev.query_row([event, no], |row| row.get(0)).optional().map(Option::flatten)
+    })?;
+    events.sort_unstable();
+    Ok(events)
+}
+
+pub(super) const LIST: &str = "SELECT w.no, s.id, w.key, w.key_text, w.terms, w.opened_at, w.subscriber
+    FROM windows w JOIN subscribers s ON s.no = w.subscriber
+    WHERE w.stage < 2 AND w.project = ?1 AND w.no > ?2 AND s.deleted_at IS NULL ORDER BY w.no";
+
+/// The windows that gather, oldest first.
+pub(super) fn list(
+    conn: &Connection,
+    book: &Mutex<Book>,
+    project: ProjectNo,
+    filter: &WindowFilter,
+) -> rusqlite::Result<Page<WindowRow>> {
+    let mut statement = conn.prepare_cached(LIST)?;
+    let mut rows = statement.query(params![project, filter.after.unwrap_or(0)])?;
+    let mut page = Page { items: Vec::new(), next: None };
+    while let Some(row) = rows.next()? {
+        let no: WindowNo = row.get(0)?;
+        let subscriber: SubscriberNo = row.get(6)?;
+        if filter.subscriber.is_some_and(|wanted| wanted != subscriber) {
+            continue;
+        }
+        let slot: Slot = (subscriber, u128::from_be_bytes(row.get(2)?));
+        let book = book.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |window: &&Window| window.no == no && window.stage == Stage::Gathering;
+        let Some(window) = book.get(slot).filter(is_open) else { continue };
+        if page.items.len() == filter.limit {
+            page.next = page.items.last().map(|row: &WindowRow| row.no);
+            return Ok(page);
+        }
+        page.items.push(WindowRow {
+            no,
+            subscriber,
+            subscriber_id: row.get(1)?,
+            key: row.get(3)?,
+            mode: window.terms.mode.name(),
+            opened_at: window.opened_at,
+            due_at: window.due_at,
+            count: window.count,
+            bytes: window.bytes,
+        });
+    }
+    Ok(page)
+}
+
+const ROW: &str =
+    "SELECT w.no, w.subscriber, w.terms, w.key_text, w.opened_at, w.due_at, w.closed_at, w.closed_by,
+        w.delivery FROM windows w";
+
+fn fold_row(row: &Row<'_>) -> rusqlite::Result<FoldRow> {
+    let terms: String = row.get(2)?;
+    let closed_at: Option<i64> = row.get(6)?;
+    let closed_by: Option<String> = row.get(7)?;
+    let closed_by = closed_by.and_then(|name| ClosedBy::parse(&name));
+    Ok(FoldRow {
+        no: row.get(0)?,
+        subscriber: row.get(1)?,
+        mode: Terms::from_text(&terms).map_or("", |terms| terms.mode.name()),
+        key: row.get(3)?,
+        opened_at: Timestamp::from_ms(row.get(4)?),
+        due_at: Timestamp::from_ms(row.get(5)?),
+        closed: closed_at.map(Timestamp::from_ms).zip(closed_by),
+        delivery: row.get(8)?,
+    })
+}
+
+/// A window and what became of it.
+pub(super) fn row(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<FoldRow>> {
+    conn.prepare_cached(&format!("{ROW} WHERE w.no = ?1"))?.query_row([no], fold_row).optional()
+}
+
+/// The windows that an event joined.
+pub(super) fn joined(conn: &Connection, event: Seq) -> rusqlite::Result<Vec<FoldRow>> {
+    conn.prepare_cached(&format!("{ROW} JOIN members m ON m.window = w.no WHERE m.event = ?1 ORDER BY w.no"))?
+        .query_map([event], fold_row)?
+        .collect()
+}

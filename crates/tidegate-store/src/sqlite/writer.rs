@@ -1,0 +1,197 @@
+//! The one who writes: the connection, what memory knows beside it, and what happens when the file fails.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
+use tidegate_core::fold::Book;
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, SubscriberNo, Version, WindowNo};
+use tidegate_core::limits::{CLAIMS_LOST_MAX, WINDOWS_PER_PROJECT_MAX};
+use tidegate_core::time::Timestamp;
+
+use super::dedupe::Dedupe;
+use super::lanes::{self, Backfilling};
+use super::{LAST_NO, db, failed, folds, stamp};
+use crate::{Committed, Result};
+
+/// What was in hand when the last process ended.
+pub(super) const CLAIMED: &str =
+    "SELECT id, subscriber, lane, lost + 1, project, fold FROM deliveries WHERE status = 1";
+
+/// What only the writing connection touches.
+pub(super) struct Writer {
+    pub(super) conn: Connection,
+    pub(super) path: PathBuf,
+    pub(super) dedupe: Arc<Mutex<Dedupe>>,
+    /// The windows that can be joined.
+    pub(super) book: Arc<Mutex<Book>>,
+    /// How many of them a project may have.
+    pub(super) windows_max: usize,
+    pub(super) incarnation: Incarnation,
+    pub(super) version: Version,
+    pub(super) next_no: i64,
+    /// Subscribers whose backfill is under way, and how far it has come.
+    pub(super) backfilling: Backfilling,
+    /// A storage fault was met: the file is opened anew before anything else is written.
+    pub(super) is_suspect: bool,
+    /// A group whose COMMIT failed and that could not be looked for: its number, and what it would hand over.
+    pub(super) doubt: Option<(i64, Committed)>,
+    /// What such a group does hand over, with the next one, when it turned out to be there.
+    pub(super) owed: Committed,
+    /// How a transaction ends; a test lets it fail here.
+    pub(super) end: fn(Transaction<'_>) -> rusqlite::Result<()>,
+}
+
+impl Writer {
+    pub(super) fn start(conn: Connection, path: PathBuf, salt: &[u8], now: Timestamp) -> Result<Self> {
+        let tx = conn.unchecked_transaction().map_err(failed)?;
+        let fresh = params![salt, now.as_ms()];
+        let seeds = [
+            "INSERT OR IGNORE INTO meta VALUES ('salt', ?1)",
+            "INSERT OR IGNORE INTO meta VALUES ('version', 1)",
+            "INSERT OR IGNORE INTO meta VALUES ('incarnation', 0)",
+            "INSERT OR IGNORE INTO projects (no, id, created_at) VALUES (1, 'default', ?2)",
+            "UPDATE meta SET value = value + 1 WHERE name = 'incarnation'",
+        ];
+        for sql in seeds {
+            let mut statement = tx.prepare(sql).map_err(failed)?;
+            let count = statement.parameter_count();
+            match count {
+                0 => statement.execute([]),
+                1 => statement.execute([salt]),
+                _ => statement.execute(fresh),
+            }
+            .map_err(failed)?;
+        }
+        tx.commit().map_err(failed)?;
+        let dedupe = Dedupe::load(&conn).map_err(failed)?;
+        let book = folds::load(&conn).map_err(failed)?;
+        let mut writer = Self {
+            conn,
+            path,
+            dedupe: Arc::new(Mutex::new(dedupe)),
+            book: Arc::new(Mutex::new(book)),
+            windows_max: WINDOWS_PER_PROJECT_MAX,
+            incarnation: 0,
+            version: 0,
+            next_no: 0,
+            backfilling: Backfilling::new(),
+            is_suspect: false,
+            doubt: None,
+            owed: Committed::default(),
+            end: |tx| tx.commit(),
+        };
+        writer.read_counters().map_err(failed)?;
+        Ok(writer)
+    }
+
+    pub(super) fn read_counters(&mut self) -> rusqlite::Result<()> {
+        self.incarnation = self.meta("incarnation")?;
+        self.version = self.meta("version")?;
+        self.next_no = self.conn.query_row(LAST_NO, [], |row| row.get::<_, i64>(0))? + 1;
+        let mut statement = self.conn.prepare(
+            "SELECT no, backfill_after FROM subscribers WHERE backfill_after IS NOT NULL AND deleted_at IS NULL",
+        )?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.backfilling = rows.collect::<rusqlite::Result<_>>()?;
+        Ok(())
+    }
+
+    pub(super) fn meta<T: rusqlite::types::FromSql>(&self, name: &str) -> rusqlite::Result<T> {
+        self.conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
+    }
+
+    pub(super) fn last_commit(&self) -> Result<i64> {
+        self.conn.query_row("SELECT no FROM commits", [], |row| row.get(0)).map_err(failed)
+    }
+
+    pub(super) fn latest(&self) -> rusqlite::Result<Timestamp> {
+        self.conn.query_row("SELECT at FROM commits", [], |row| row.get(0).map(Timestamp::from_ms))
+    }
+
+    /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
+    /// they are due again, under the same id. What was in hand at too many such ends is set aside.
+    pub(super) fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
+        let shared = Arc::clone(&self.book);
+        let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let tx = self.conn.transaction()?;
+        let lost = tx.prepare(CLAIMED)?.query_map([], lost)?.collect::<rusqlite::Result<Vec<Lost>>>()?;
+        let mut ended = Vec::new();
+        for Lost { id, subscriber, lane, lost, fold } in lost {
+            void_claim(&tx, id, lost, now)?;
+            if let Some(lane) = lane {
+                lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
+            }
+            ended.extend(fold.filter(|_| lost >= CLAIMS_LOST_MAX));
+        }
+        let sealed = folds::seal_ended(&tx, &book, &ended, now)?;
+        stamp(&tx, now)?;
+        tx.commit()?;
+        book.apply(sealed);
+        Ok(())
+    }
+
+    /// After a storage fault neither the connection's nor memory's view of the file can be trusted: look again.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        if !self.is_suspect {
+            return Ok(());
+        }
+        self.reopen()?;
+        let last = self.last_commit()?;
+        if let Some((no, mut found)) = self.doubt.take()
+            && no == last
+        {
+            let known = Dedupe::load(&self.conn).map_err(failed)?;
+            *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
+            let book = folds::load(&self.conn).map_err(failed)?;
+            *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
+            // Whoever waited for an answer has been told that it failed, and asks again.
+            found.submissions.clear();
+            found.refilled.clear();
+            self.owed.absorb(found);
+        }
+        self.is_suspect = false;
+        Ok(())
+    }
+
+    pub(super) fn reopen(&mut self) -> Result<()> {
+        self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        self.read_counters().map_err(failed)
+    }
+}
+
+/// A claim that is void.
+struct Lost {
+    id: DeliveryNo,
+    subscriber: SubscriberNo,
+    lane: Option<Lane>,
+    /// How many ends of a process it has seen now.
+    lost: u32,
+    fold: Option<(ProjectNo, WindowNo)>,
+}
+
+fn lost(row: &Row<'_>) -> rusqlite::Result<Lost> {
+    let fold: Option<WindowNo> = row.get(5)?;
+    let project: ProjectNo = row.get(4)?;
+    Ok(Lost {
+        id: row.get(0)?,
+        subscriber: row.get(1)?,
+        lane: row.get(2)?,
+        lost: row.get(3)?,
+        fold: fold.map(|window| (project, window)),
+    })
+}
+
+fn void_claim(conn: &Connection, id: DeliveryNo, lost: u32, now: Timestamp) -> rusqlite::Result<()> {
+    if lost < CLAIMS_LOST_MAX {
+        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
+            .execute(params![id, lost])?;
+        return Ok(());
+    }
+    let reason = format!("set aside after the process ended {lost} times while it was being sent");
+    conn.prepare_cached(
+        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
+    )?
+    .execute(params![id, lost, now.as_ms(), reason])?;
+    Ok(())
+}
