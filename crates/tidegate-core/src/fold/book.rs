@@ -324,6 +324,21 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The book it is on top of.
+    pub fn book(&self) -> &Book {
+        self.book
+    }
+
+    /// How many events have joined in this draft.
+    pub fn joined(&self) -> usize {
+        self.decided.members.len()
+    }
+
+    /// Whether the time of a window of the book has come.
+    pub fn is_due(&self) -> bool {
+        self.book.next_due().is_some_and(|at| at <= self.now)
+    }
+
     /// Whether an event has joined the window in its slot in this draft.
     pub fn has_joined(&self, arrival: &Arrival<'_>) -> bool {
         let window = self.get(arrival.slot()).map(|window| window.no);

@@ -11,9 +11,10 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::events::Key;
+use super::folds::Folding;
 use super::quarantine;
 use super::submit::{Columns, Entry};
-use super::write::{Context, DRAW};
+use super::write::{Context, DRAW, collect};
 use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 
 /// Who has an id: the event's number and its unit's fingerprint.
@@ -82,8 +83,14 @@ fn blank(context: &Context<'_>) -> Vec<Vec<UnitStatus>> {
 }
 
 /// Any group: in rounds, so that in each round no two units want the same id.
-pub(super) async fn submissions(context: &mut Context<'_>) -> Asked<()> {
+pub(super) async fn submissions(context: &mut Context<'_>, folding: &mut Folding<'_>) -> Asked<()> {
     let group = context.group;
+    if group.submissions.is_empty() {
+        return Ok(());
+    }
+    if let Some(columns) = collect(context) {
+        return ordinary(context, folding, &columns).await;
+    }
     let mut answers = blank(context);
     let mut waiting: Vec<Entry<'_>> = Vec::new();
     for (which, submission) in group.submissions.iter().enumerate() {
@@ -96,10 +103,24 @@ pub(super) async fn submissions(context: &mut Context<'_>) -> Asked<()> {
     }
     while !waiting.is_empty() {
         let (now, later) = split(waiting);
-        round(context, now, &mut answers).await?;
+        round(context, folding, now, &mut answers).await?;
         waiting = later;
     }
     context.out.submissions = answers.into_iter().map(Ok).collect();
+    Ok(())
+}
+
+/// An ordinary group finds out which ids are new by taking them.
+async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns: &Columns<'_>) -> Asked<()> {
+    let (conn, stamp) = (context.conn, context.stamp());
+    let block: i64 = conn.only(DRAW, &[]).await?.get(0);
+    let taken = columns.take_ids(conn).await?;
+    columns.insert_events(conn, &stamp).await?;
+    let made = columns.insert_deliveries(conn, &stamp).await?;
+    columns.hand_over(context, made, block);
+    let fresh = columns.fresh(&taken);
+    columns.fold(conn, folding, block, |index| fresh[index]).await?;
+    context.out.submissions = answers(context, columns, &taken).await?;
     Ok(())
 }
 
@@ -125,6 +146,7 @@ fn split(entries: Vec<Entry<'_>>) -> (Vec<Entry<'_>>, Vec<Entry<'_>>) {
 
 async fn round<'a>(
     context: &mut Context<'a>,
+    folding: &mut Folding<'_>,
     entries: Vec<Entry<'a>>,
     answers: &mut [Vec<UnitStatus>],
 ) -> Asked<()> {
@@ -157,7 +179,7 @@ async fn round<'a>(
     columns.insert_events(context.conn, &stamp).await?;
     let made = columns.insert_deliveries(context.conn, &stamp).await?;
     columns.hand_over(context, made, block);
-    Ok(())
+    columns.fold(context.conn, folding, block, |_| true).await
 }
 
 /// What the quarantine says to a unit that concerns it; `None` means that it comes in.

@@ -22,7 +22,7 @@ const RULES: [(&str, &str); 20] = [
         "of a lane, what is due is the oldest",
         "SELECT d.id::text FROM deliveries d WHERE d.lane IS NOT NULL AND d.status = 0 AND EXISTS
             (SELECT 1 FROM deliveries o WHERE o.subscriber = d.subscriber AND o.lane = d.lane AND o.status < 3
-             AND greatest(o.event, o.replay) < greatest(d.event, d.replay))",
+             AND greatest(o.event, abs(o.replay)) < greatest(d.event, abs(d.replay)))",
     ),
     (
         "a lane moves, unless a backfill may still bring something older",
@@ -31,13 +31,13 @@ const RULES: [(&str, &str); 20] = [
          WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
          GROUP BY d.subscriber, d.lane, s.backfill_after
          HAVING min(d.status) = 2
-            AND (s.backfill_after IS NULL OR min(greatest(d.event, d.replay)) <= s.backfill_after)",
+            AND (s.backfill_after IS NULL OR min(greatest(d.event, abs(d.replay))) <= s.backfill_after)",
     ),
     (
         "behind a backfill nothing younger is due or claimed in a lane",
         "SELECT d.id::text FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
-             AND greatest(d.event, d.replay) > s.backfill_after",
+             AND greatest(d.event, abs(d.replay)) > s.backfill_after",
     ),
     (
         "what is quarantined can be released",
@@ -79,8 +79,7 @@ const RULES: [(&str, &str); 20] = [
     (
         "what outlived its period belongs to a delivery",
         "SELECT 'attempt at ' || delivery FROM attempts_kept WHERE delivery NOT IN (SELECT id FROM deliveries)
-         UNION ALL SELECT 'body of ' || delivery FROM delivery_bodies WHERE delivery NOT IN (SELECT id FROM deliveries)
-         UNION ALL SELECT 'event of ' || delivery FROM delivery_events WHERE delivery NOT IN (SELECT id FROM deliveries)",
+         UNION ALL SELECT 'body of ' || delivery FROM delivery_bodies WHERE delivery NOT IN (SELECT id FROM deliveries)",
     ),
     (
         "an id is unique in its project and source",
@@ -101,7 +100,8 @@ const RULES: [(&str, &str); 20] = [
     (
         "an event goes to a subscriber once, replays aside, which carry their own number",
         "SELECT event || ' to ' || subscriber FROM deliveries WHERE replay = 0 GROUP BY event, subscriber
-         HAVING count(*) > 1 UNION ALL SELECT id::text FROM deliveries WHERE replay NOT IN (0, id)",
+         HAVING count(*) > 1
+         UNION ALL SELECT id::text FROM deliveries WHERE replay NOT IN (0, id, -id) OR (replay = -id AND fold IS NULL)",
     ),
     (
         "a number is an event or a delivery",
@@ -119,6 +119,58 @@ const RULES: [(&str, &str); 20] = [
     ),
 ];
 
+/// The same about folds.
+const FOLD_RULES: [(&str, &str); 8] = [
+    (
+        "an event is in one window of a subscriber, replays aside",
+        "SELECT m.event || ' for ' || w.subscriber FROM members m JOIN windows w ON w.no = m.\"window\"
+         WHERE NOT w.replay GROUP BY m.event, w.subscriber HAVING count(*) > 1",
+    ),
+    (
+        "a window that gathers or may be sent counts what it holds",
+        "SELECT w.no::text FROM windows w LEFT JOIN deliveries d ON d.id = w.delivery
+            LEFT JOIN members m ON m.\"window\" = w.no
+         WHERE w.stage = 0 OR d.status IN (0, 1, 2, 4)
+         GROUP BY w.no HAVING count(m.event) <> w.count OR coalesce(sum(m.bytes), 0) <> w.bytes",
+    ),
+    (
+        "a window that closed is one delivery, and a fold was one window",
+        "SELECT no::text FROM windows w WHERE (stage IN (1, 2)) <> (delivery IS NOT NULL) OR delivery IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.id = w.delivery AND d.fold = w.no AND d.event = w.first
+                AND d.subscriber = w.subscriber AND d.lane IS NOT DISTINCT FROM w.lane AND (d.replay > 0) = w.replay)
+         UNION ALL SELECT id::text FROM deliveries d WHERE fold IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM windows w WHERE w.no = d.fold AND w.delivery = d.id)",
+    ),
+    (
+        "what can be joined will be sent",
+        "SELECT w.no::text FROM windows w JOIN subscribers s ON s.no = w.subscriber
+            LEFT JOIN deliveries d ON d.id = w.delivery
+         WHERE w.stage < 2 AND (d.status >= 3 OR s.deleted_at IS NOT NULL)",
+    ),
+    (
+        "what closed says when and why, and nothing else does",
+        "SELECT no::text FROM windows
+         WHERE (stage > 0) <> (closed_at IS NOT NULL) OR (stage > 0) <> (closed_by IS NOT NULL)",
+    ),
+    (
+        "what is folded and may be sent is there",
+        "SELECT m.event::text FROM members m JOIN windows w ON w.no = m.\"window\"
+            LEFT JOIN deliveries d ON d.id = w.delivery
+         WHERE (w.stage = 0 OR d.status IN (0, 1, 2, 4)) AND m.event NOT IN (SELECT seq FROM events)",
+    ),
+    (
+        "a number is a window or something else",
+        "SELECT no::text FROM windows WHERE no IN (SELECT seq FROM events) OR no IN (SELECT id FROM deliveries)",
+    ),
+    (
+        "members go with their events, or with those of their time",
+        "SELECT m.event::text FROM members_kept m WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.seq = m.event)
+            AND NOT EXISTS (SELECT 1 FROM pg_class c, installation i
+                WHERE c.relnamespace = current_schema()::regnamespace
+                    AND c.relname = 'events_' || (m.event >> i.period_bits))",
+    ),
+];
+
 /// Looks at the store at `url`, open or not. Tells every violation in words; none is well.
 pub async fn audit(url: &str) -> Result<Vec<String>> {
     let target = Target::parse(url)?;
@@ -130,7 +182,7 @@ pub async fn audit(url: &str) -> Result<Vec<String>> {
     );
     client.batch_execute(&begin).await.map_err(failed)?;
     let mut told = Vec::new();
-    for (rule, sql) in RULES {
+    for (rule, sql) in RULES.into_iter().chain(FOLD_RULES) {
         let rows = client.query(sql, &[]).await.map_err(failed)?;
         told.extend(rows.iter().map(|row| format!("{rule}: {}", row.get::<_, &str>(0))));
     }

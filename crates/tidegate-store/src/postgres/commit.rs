@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault, Pool};
+use super::folds::{self, Tally};
 use super::open::enter_period;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries};
@@ -44,6 +45,8 @@ pub(super) struct Writer {
     period: i64,
     /// A group whose outcome is not known: its number.
     doubt: Option<i64>,
+    /// How many windows each project has, as far as is known.
+    tally: Tally,
     /// What such a group hands over, with the next one, when it turned out to be there.
     owed: Committed,
 }
@@ -84,6 +87,7 @@ impl Writer {
             written: 0,
             period: i64::MIN,
             doubt: None,
+            tally: Tally::new(),
             owed: Committed::default(),
         }
     }
@@ -157,12 +161,15 @@ impl Writer {
         let mut conn = self.conn.take().expect("it was just made");
         conn.mark(true);
         let life = (self.incarnation, self.written);
-        let mut context = Context::new(&conn, group, self.shared.space, life, room);
+        let windows_max = self.shared.windows_max.load(std::sync::atomic::Ordering::Relaxed);
+        let windows = (std::mem::take(&mut self.tally), windows_max);
+        let mut context = Context::new(&conn, group, self.shared.space, life, room, windows);
         let written = write(&mut context, self.session).await;
-        let Context { mut out, spilled, room, .. } = context;
+        let Context { mut out, spilled, room, tally, .. } = context;
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {
+                self.tally = tally;
                 conn.mark(false);
                 self.conn = Some(conn);
                 Ok((out, room))
@@ -253,6 +260,12 @@ impl Writer {
         let routed = routed.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
         let concerned: BTreeSet<SubscriberNo> = concerned.chain(routed).collect();
         committed.postponed = concerned.into_iter().map(|subscriber| (subscriber, group.now)).collect();
+        // Nothing was sent by these claims: whoever asked to seal them gives them back.
+        committed.unsealed = group.seals.iter().map(|seal| seal.claim.delivery).collect();
+        committed.close_due = folds::next_due(conn).await?;
+        if group.close > 0 {
+            committed.postponed.extend(deliveries::due(conn).await?);
+        }
         Ok(committed)
     }
 }

@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
-use super::{catalog, deliveries, verification};
+use super::{catalog, deliveries, verification, windows};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
     SubscriberRow, SubscriberUpdate,
@@ -299,6 +299,7 @@ impl Applying<'_> {
             WHERE project = $1 AND no = $2 AND deleted_at IS NULL";
         let changed = self.conn.execute(end, &[&project, &no, &self.version, &self.now.as_ms()]).await?;
         found(changed, no)?;
+        windows::leave(self.conn, no, self.now).await?;
         self.remember(project, no, None).await?;
         Ok(no)
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
 use tidegate_core::delivery::{Job, Status};
+use tidegate_core::fold::Closing;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
@@ -15,6 +16,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
+use super::folds::{self, Folding};
 use super::lanes::{self, Lanes};
 use super::write::Context;
 use crate::sabotage::{self, Line};
@@ -23,6 +25,7 @@ use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 /// The states of a row that are spoken of outside SQL; see the schema.
 pub(super) const DUE: i16 = 0;
 pub(super) const CLAIMED: i16 = 1;
+pub(super) const WAITING: i16 = 2;
 pub(super) const DELIVERED: i16 = 3;
 pub(super) const EXHAUSTED: i16 = 4;
 
@@ -192,7 +195,8 @@ pub(super) async fn freeze(context: &Context<'_>) -> Asked<()> {
 }
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
-        e.accepted_at, coalesce(b.body, e.body), d.replay <> 0
+        CASE WHEN d.fold IS NULL THEN e.accepted_at ELSE d.created_at END,
+        CASE WHEN d.fold IS NULL THEN coalesce(b.body, e.body) ELSE ''::bytea END, d.replay > 0, d.fold
     FROM deliveries d JOIN events e ON e.seq = d.event LEFT JOIN delivery_bodies b ON b.delivery = d.id";
 
 fn job(row: &Row) -> Job {
@@ -208,7 +212,25 @@ fn job(row: &Row) -> Job {
         accepted_at: Timestamp::from_ms(row.get(8)),
         body: Bytes::copy_from_slice(row.get(9)),
         replay: row.get(10),
-        fold: None,
+        fold: row.get(11),
+    }
+}
+
+/// A window that closed, claimed for memory. What it carries is asked for when it is sent.
+pub(super) fn fold_job(closing: &Closing, now: Timestamp) -> Job {
+    Job {
+        delivery: closing.delivery,
+        project: closing.project,
+        subscriber: closing.subscriber,
+        event: closing.first,
+        lane: closing.lane,
+        attempts: 0,
+        tries: 0,
+        token: 1,
+        accepted_at: now,
+        replay: closing.replay,
+        fold: Some(closing.window),
+        body: Bytes::new(),
     }
 }
 
@@ -340,7 +362,8 @@ pub(super) const ANY_UNFINISHED: &str =
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND status = 0)
         OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND lane IS NOT NULL AND status < 3)
         OR EXISTS (SELECT 1 FROM deliveries d JOIN replicas r ON d.incarnation = r.incarnation
-            WHERE d.status = 1 AND d.subscriber = $1)";
+            WHERE d.status = 1 AND d.subscriber = $1)
+        OR EXISTS (SELECT 1 FROM windows WHERE subscriber = $1 AND stage < 2)";
 
 /// Whether anything of a subscriber is still on its way.
 pub(super) async fn any_unfinished(conn: &Conn, subscriber: SubscriberNo) -> Asked<bool> {
@@ -361,7 +384,11 @@ pub(super) async fn due(conn: &Conn) -> Asked<Vec<(SubscriberNo, Timestamp)>> {
 }
 
 /// Creates the deliveries of one step of a backfill and moves its mark, or does nothing if the mark has moved.
-pub(super) async fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> Asked<()> {
+pub(super) async fn backfill(
+    context: &mut Context<'_>,
+    folding: &mut Folding<'_>,
+    step: &BackfillStep,
+) -> Asked<()> {
     let done = step.through >= step.until;
     let moved = context
         .conn
@@ -373,8 +400,10 @@ pub(super) async fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> 
     if moved == 0 {
         return Ok(());
     }
+    let (folded, alone) = folds::parted(&step.matched);
+    folding.append_past(context.conn, context.space, step.project, &folded, false).await?;
     let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) =
-        step.matched.iter().map(|(event, route)| (*event, route.lane)).unzip();
+        alone.iter().map(|(event, route)| (*event, route.lane)).unzip();
     super::sweep::hold_past(context.conn, context.space).await?;
     insert_past(context, step, &events, &lanes).await?;
     let touched: Lanes = lanes.iter().flatten().map(|lane| (step.subscriber, *lane)).collect();
@@ -394,6 +423,9 @@ async fn insert_past(
     events: &[i64],
     lanes: &[Option<Lane>],
 ) -> Asked<()> {
+    if events.is_empty() {
+        return Ok(());
+    }
     let block: i64 = context.conn.only(super::write::DRAW, &[]).await?.get(0);
     context
         .conn

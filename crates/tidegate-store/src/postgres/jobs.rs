@@ -7,16 +7,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
+use super::folds::Folding;
 use super::lanes::{self, Lanes};
 use super::quarantine::storable;
 use super::write::Context;
-use super::{Shared, configuration, deliveries, events, replay};
+use super::{Shared, configuration, deliveries, events, folds, replay, windows};
 use crate::{
     DeadLetter, Error, EventRow, JobRow, JobStatus, JobStep, NewJob, Page, Past, Scan, Scope, Selector,
     StopOutcome, What,
@@ -129,7 +130,7 @@ impl Walk {
 
     pub(super) fn sql(&self) -> String {
         format!(
-            "SELECT d.id, d.subscriber, d.event FROM (SELECT * FROM deliveries
+            "SELECT d.id, d.subscriber, d.event, d.fold FROM (SELECT * FROM deliveries
                 WHERE {} AND id > $2 AND id <= $3 ORDER BY id LIMIT $4) d
              WHERE {} AND {} ORDER BY d.id LIMIT $5",
             self.narrow,
@@ -172,7 +173,7 @@ fn past_walk(subscriber: SubscriberNo, status: i16) -> Walk {
     Walk {
         narrow: "subscriber = $1",
         key: subscriber,
-        wanted: "d.replay = 0 AND d.status = $9::bigint",
+        wanted: "d.replay <= 0 AND d.status = $9::bigint",
         wanted_value: Some(status.into()),
     }
 }
@@ -195,11 +196,17 @@ async fn scan_past(
     limit: usize,
 ) -> Asked<Scan> {
     let (through, rows) = past_walk(subscriber, status).go(conn, scope, after, limit).await?;
-    let seqs: Vec<Seq> = rows.iter().map(|row| row.get(2)).collect();
+    let folds: Vec<WindowNo> = rows.iter().filter_map(|row| row.get(3)).collect();
+    let mut carried = windows::events(conn, &folds).await?;
+    let seqs = rows.iter().flat_map(|row| match row.get::<_, Option<WindowNo>>(3) {
+        Some(window) => carried.remove(&window).unwrap_or_default(),
+        None => vec![row.get(2)],
+    });
+    let seqs: Vec<Seq> = seqs.collect();
     let found = events::by_seqs(conn, &seqs).await?;
     let mut found: BTreeMap<Seq, EventRow> = found.into_iter().map(|event| (event.seq, event)).collect();
     let events = seqs.iter().filter_map(|seq| found.remove(seq)).collect();
-    Ok(Scan { through, looked: rows.len() as u64, events, letters: Vec::new() })
+    Ok(Scan { through, looked: seqs.len() as u64, events, letters: Vec::new() })
 }
 
 async fn scan_letters(
@@ -305,16 +312,18 @@ pub(super) async fn lanes_of(conn: &Conn, steps: &[JobStep]) -> Asked<Lanes> {
 
 /// Writes what a step led to and moves the job's mark, or does nothing if the mark has moved, the job has ended, or the
 /// step was routed by another configuration. Its lanes are locked.
-pub(super) async fn step(context: &mut Context<'_>, step: &JobStep) -> Asked<()> {
+pub(super) async fn step(context: &mut Context<'_>, folding: &mut Folding<'_>, step: &JobStep) -> Asked<()> {
     let (conn, now) = (context.conn, context.group.now);
     let next = "SELECT 1 FROM jobs WHERE no = $1 AND status = 0 AND after = $2 FOR UPDATE";
     let is_next = conn.exists(next, &[&step.job, &step.after]).await?;
     if !is_next || step.version != configuration::version(conn).await? {
         return Ok(());
     }
-    let made = replay::insert(conn, context.space, step.project, &step.replays, now).await?;
+    let (folded, alone) = folds::parted(&step.replays);
+    let made = replay::insert(conn, context.space, step.project, &alone, now).await?;
+    let joined = folding.append_past(conn, context.space, step.project, &folded, true).await?;
     let retried = retry(conn, step, now).await?;
-    let matched = i64::try_from(made.len() + retried.len()).unwrap_or(i64::MAX);
+    let matched = i64::try_from(made.len() + joined + retried.len()).unwrap_or(i64::MAX);
     context.spilled.extend(made.into_iter().map(|(_, subscriber)| subscriber));
     context.spilled.extend(retried);
     let status = match &step.failure {

@@ -4,7 +4,7 @@
 //! transaction ends, whichever process it is, and takes the locks it needs in order, all at once. Many lanes share a
 //! lock: a server has room for a limited number of them, and a group may touch thousands of lanes.
 //!
-//! A delivery's place in its lane is its event's number, a replay's is its own: both come from one sequence and are drawn
+//! A delivery's place in its lane is its event's number, a replay's or a fold's is its own: both come from one sequence and are drawn
 //! with the lane's lock in hand, so an order of numbers is an order of acceptance.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,10 +59,10 @@ pub(super) async fn lock_all(conn: &Conn, space: i32) -> Asked<()> {
 const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.due_at, g.id, g.place, g.status, s.backfill_after
     FROM unnest($1::bigint[], $2::bigint[]) AS l(subscriber, lane)
     JOIN subscribers s ON s.no = l.subscriber
-    CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, d.replay) AS place, d.due_at FROM deliveries d
+    CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.due_at FROM deliveries d
         WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.status < 3 AND d.status = 2
-        ORDER BY greatest(d.event, d.replay), d.id LIMIT 1) w
-    LEFT JOIN LATERAL (SELECT d.id, greatest(d.event, d.replay) AS place, d.status FROM deliveries d
+        ORDER BY greatest(d.event, abs(d.replay)), d.id LIMIT 1) w
+    LEFT JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.status FROM deliveries d
         WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.status < 3 AND d.status < 2
         LIMIT 1) g ON TRUE";
 

@@ -16,6 +16,7 @@ pub mod connect;
 mod db;
 mod deliveries;
 mod events;
+mod folds;
 mod health;
 mod jobs;
 mod lanes;
@@ -29,13 +30,14 @@ mod submit;
 mod sweep;
 mod trigger;
 mod verification;
+mod windows;
 mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -47,7 +49,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
+    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
     QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
     StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
     WindowRow,
@@ -79,6 +81,8 @@ pub(super) struct Shared {
     name: String,
     salt: Vec<u8>,
     latest: Timestamp,
+    /// How many windows of a project can be joined.
+    windows_max: AtomicUsize,
 }
 
 /// How time is cut into partitions, fixed when the store is made.
@@ -207,20 +211,24 @@ impl Store for PostgresStore {
         Ok(events::backfill(&*self.pool.lend().await?, subscriber, limit).await?)
     }
 
-    async fn windows(&self, _project: ProjectNo, _filter: WindowFilter) -> Result<Page<WindowRow>> {
-        Err(Error::Unavailable("no folds".to_owned()))
+    async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>> {
+        Ok(windows::list(&*self.pool.lend().await?, project, &filter).await?)
     }
 
-    async fn end_windows(&self, _project: ProjectNo, _ask: EndWindows, _now: Timestamp) -> Result<Ended> {
-        Err(Error::Unavailable("no folds".to_owned()))
+    async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
+        let space = self.shared.space;
+        self.change_at(now, move |conn| {
+            Box::pin(async move { windows::end(conn, space, project, &ask, now).await })
+        })
+        .await
     }
 
-    async fn bundle(&self, _window: WindowNo) -> Result<Option<Bundle>> {
-        Err(Error::Unavailable("no folds".to_owned()))
+    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
+        Ok(windows::bundle(&*self.pool.lend().await?, window).await?)
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
-        Ok(None)
+        Ok(folds::next_due(&*self.pool.lend().await?).await?)
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {
@@ -339,6 +347,11 @@ impl Store for PostgresStore {
 
     async fn sizes(&self) -> Result<Vec<StorePart>> {
         Ok(read::sizes(&*self.pool.lend().await?).await?)
+    }
+
+    #[cfg(feature = "conformance")]
+    fn limit_windows(&self, of_a_project: usize) {
+        self.shared.windows_max.store(of_a_project, Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Opening the store: what the server must be and do, the schema, the periods, and a life for this process.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
+use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
@@ -24,7 +25,7 @@ pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 7] = [
+const MIGRATIONS_SQL: [&str; 8] = [
     include_str!("../../migrations/postgres/0001_init.sql"),
     include_str!("../../migrations/postgres/0002_catalog.sql"),
     include_str!("../../migrations/postgres/0003_sending.sql"),
@@ -32,6 +33,7 @@ const MIGRATIONS_SQL: [&str; 7] = [
     include_str!("../../migrations/postgres/0005_replay.sql"),
     include_str!("../../migrations/postgres/0007_locking.sql"),
     include_str!("../../migrations/postgres/0008_ids.sql"),
+    include_str!("../../migrations/postgres/0009_folds.sql"),
 ];
 
 impl PostgresStore {
@@ -61,6 +63,7 @@ impl PostgresStore {
             name: terms.name,
             salt: row.get(0),
             latest: Timestamp::from_ms(row.get(1)),
+            windows_max: AtomicUsize::new(WINDOWS_PER_PROJECT_MAX),
         });
         let writer = Writer::new(Arc::clone(&shared), incarnation);
         Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared, pulse: Mutex::default() })
@@ -158,7 +161,7 @@ async fn make_partitions(conn: &Conn, space: i32, periods: Periods, period: i64)
         return Ok(());
     }
     for period in (have + 1).max(period)..=period + 1 {
-        for table in ["events", "attempts"] {
+        for table in ["events", "attempts", "members"] {
             let (from, to) = (periods.first_no(period), periods.first_no(period + 1));
             let make = format!(
                 "CREATE TABLE IF NOT EXISTS {table}_{period} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"

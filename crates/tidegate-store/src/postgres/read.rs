@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use tidegate_core::attempt::{Attempt, ErrorClass};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::deliveries::Record;
-use super::events;
-use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, Page, StorePart, Trace, TraceRule};
+use super::{events, windows};
+use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, StorePart, Trace, TraceRule};
 
 /// `held` and `cancelled` follow from the subscriber; see the schema.
 const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 THEN 'exhausted'
@@ -25,7 +25,7 @@ const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 
 fn columns() -> String {
     format!(
         "d.id, d.subscriber, s.id, {STATUS}, d.attempts, d.due_at, d.created_at, d.finished_at,
-            CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay <> 0, d.event"
+            CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay > 0, d.event, d.fold"
     )
 }
 
@@ -33,11 +33,18 @@ fn columns() -> String {
 async fn delivery_rows(conn: &Conn, rows: &[Row]) -> Asked<Vec<DeliveryRow>> {
     let numbers: Vec<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
     let events: Vec<Seq> = rows.iter().map(|row| row.get(11)).collect();
-    let mut ids = event_ids(conn, &numbers, &events).await?;
-    Ok(rows.iter().map(|row| delivery_row(row, ids.remove(&row.get(0)).unwrap_or_default())).collect())
+    let folds: Vec<Option<WindowNo>> = rows.iter().map(|row| row.get(12)).collect();
+    let mut ids = event_ids(conn, &numbers, &events, &folds).await?;
+    let folds: Vec<WindowNo> = folds.into_iter().flatten().collect();
+    let mut folds = windows::rows(conn, &folds).await?;
+    let told = rows.iter().map(|row| {
+        let fold = row.get::<_, Option<WindowNo>>(12).and_then(|window| folds.remove(&window));
+        delivery_row(row, fold, ids.remove(&row.get(0)).unwrap_or_default())
+    });
+    Ok(told.collect())
 }
 
-fn delivery_row(row: &Row, events: Vec<String>) -> DeliveryRow {
+fn delivery_row(row: &Row, fold: Option<FoldRow>, events: Vec<String>) -> DeliveryRow {
     DeliveryRow {
         no: row.get(0),
         subscriber: row.get(1),
@@ -50,25 +57,28 @@ fn delivery_row(row: &Row, events: Vec<String>) -> DeliveryRow {
         reason: row.get(8),
         lane: row.get(9),
         replay: row.get(10),
-        fold: None,
+        fold,
         events,
     }
 }
 
 /// Without those of events that retention has removed.
 const EVENT_IDS: &str = "SELECT c.delivery, e.id FROM
-        (SELECT i.delivery, -1 AS position, i.event FROM unnest($1::bigint[], $2::bigint[]) AS i(delivery, event)
-         UNION ALL SELECT delivery, position, event FROM delivery_events WHERE delivery = ANY($1)) c
-    JOIN events e ON e.seq = c.event ORDER BY c.delivery, c.position";
+        (SELECT delivery, event FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS i(delivery, event, fold)
+            WHERE fold IS NULL
+         UNION ALL SELECT i.delivery, m.event FROM unnest($1::bigint[], $3::bigint[]) AS i(delivery, fold)
+            CROSS JOIN LATERAL (SELECT event FROM members WHERE \"window\" = i.fold) m) c
+    JOIN events e ON e.seq = c.event ORDER BY c.delivery, c.event";
 
 async fn event_ids(
     conn: &Conn,
     deliveries: &[DeliveryNo],
     first: &[Seq],
+    folds: &[Option<WindowNo>],
 ) -> Asked<BTreeMap<DeliveryNo, Vec<String>>> {
     let mut ids: BTreeMap<DeliveryNo, Vec<String>> = BTreeMap::new();
     if !deliveries.is_empty() {
-        for row in conn.rows(EVENT_IDS, &[&deliveries, &first]).await? {
+        for row in conn.rows(EVENT_IDS, &[&deliveries, &first, &folds]).await? {
             ids.entry(row.get(0)).or_default().push(events::text(&row, 1));
         }
     }
@@ -173,7 +183,7 @@ pub(super) fn trace_sql() -> String {
     format!(
         "SELECT {} FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.project = $2 AND d.id = ANY(ARRAY(SELECT id FROM deliveries WHERE event = $1
-            UNION SELECT delivery FROM delivery_events WHERE event = $1)) ORDER BY d.id",
+            UNION SELECT w.delivery FROM members m JOIN windows w ON w.no = m.\"window\" WHERE m.event = $1)) ORDER BY d.id",
         columns()
     )
 }
@@ -193,7 +203,7 @@ pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<
         |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
     Ok(Trace {
         deliveries: delivery_rows(conn, &deliveries).await?,
-        windows: Vec::new(),
+        windows: windows::joined(conn, event).await?,
         rules: rules.iter().map(rule).collect(),
     })
 }

@@ -3,11 +3,15 @@
 //! A replay is marked, has an id of its own and stands in its lane behind whatever waits there. The delivery that it
 //! repeats stays as it is.
 
+use std::collections::BTreeMap;
+
+use tidegate_core::fold::Book;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
+use super::folds::{self, Folding, Reach};
 use super::lanes::{self, Lanes};
 use super::write::DRAW;
 use super::{configuration, sweep};
@@ -24,13 +28,40 @@ pub(super) async fn replay(
     if replay.version != current {
         return Err(Error::Stale { routed: replay.version, current }.into());
     }
+    let mut reach = Reach::default();
+    replay.routes.iter().for_each(|route| reach.add(replay.project, route, true));
     let wanted: Vec<(Seq, Route)> = replay.routes.iter().map(|route| (replay.event, route.clone())).collect();
-    lanes::lock(conn, space, &lanes_of(&wanted)).await?;
-    let made = insert(conn, space, replay.project, &wanted, now).await?;
-    if made.len() < wanted.len() {
+    let locked = reach.locks().into_iter().chain(lanes_of(&wanted)).collect();
+    lanes::lock(conn, space, &locked).await?;
+    let book = reach.load(conn).await?;
+    let (folded, alone) = folds::parted(&wanted);
+    let made = insert(conn, space, replay.project, &alone, now).await?;
+    let carriers = send(conn, space, replay.project, &book, &folded, now).await?;
+    if made.len() + carriers.len() < wanted.len() {
         return Err(Error::NotFound.into());
     }
-    Ok(made.into_iter().map(|(no, _)| no).collect())
+    let (mut made, mut carriers) = (made.into_iter().map(|(no, _)| no), carriers.into_iter());
+    let next = |route: &Route| if route.fold.is_some() { carriers.next() } else { made.next() };
+    Ok(replay.routes.iter().filter_map(next).collect())
+}
+
+/// Replays to subscribers that fold go at once, in the form of folds.
+async fn send(
+    conn: &Conn,
+    space: i32,
+    project: ProjectNo,
+    book: &Book,
+    wanted: &[(Seq, &Route)],
+    now: Timestamp,
+) -> Asked<Vec<DeliveryNo>> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let stretch = BTreeMap::new();
+    let mut folding = Folding::new(book, now, usize::MAX, &stretch);
+    let carriers = folding.send_past(conn, space, project, wanted).await?;
+    folding.settle_alone(conn, now).await?;
+    Ok(carriers)
 }
 
 /// The lanes that replays will stand in, to be locked first.
@@ -51,7 +82,7 @@ pub(super) async fn insert(
     conn: &Conn,
     space: i32,
     project: ProjectNo,
-    wanted: &[(Seq, Route)],
+    wanted: &[(Seq, &Route)],
     now: Timestamp,
 ) -> Asked<Vec<(DeliveryNo, SubscriberNo)>> {
     if wanted.is_empty() {
@@ -65,6 +96,7 @@ pub(super) async fn insert(
     let rows = conn.rows(INSERT, &[&block, &project, &now.as_ms(), &events, &subscribers, &lanes]).await?;
     let mut made: Vec<(DeliveryNo, SubscriberNo)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     made.sort_unstable();
-    lanes::make_next_due(conn, &lanes_of(wanted), now).await?;
+    let touched = wanted.iter().filter_map(|(_, route)| Some((route.subscriber, route.lane?))).collect();
+    lanes::make_next_due(conn, &touched, now).await?;
     Ok(made)
 }

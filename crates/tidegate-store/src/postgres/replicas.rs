@@ -1,11 +1,11 @@
 //! The processes that share the store: who lives, and what becomes of what the dead held.
 
-use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
-use super::{BEAT_TTL, lanes};
+use super::{BEAT_TTL, lanes, windows};
 use crate::{Beat, Error, Load, Replica, TakenOver};
 
 /// The database's clock, in milliseconds.
@@ -93,11 +93,11 @@ pub(super) async fn end(
     let latest = gone.map_or(now, |row| now.max(Timestamp::from_ms(row.get(0))));
     let held = conn
         .rows(
-            "SELECT id, subscriber, lane, lost FROM deliveries WHERE status = 1 AND incarnation = $1",
+            "SELECT id, subscriber, lane, lost, fold FROM deliveries WHERE status = 1 AND incarnation = $1",
             &[&incarnation],
         )
         .await?;
-    let (mut due, mut aside) = (Vec::new(), Vec::new());
+    let (mut due, mut aside, mut ended) = (Vec::new(), Vec::new(), Vec::new());
     let mut touched = lanes::Lanes::new();
     for row in held {
         let (id, subscriber, lane): (DeliveryNo, SubscriberNo, Option<Lane>) =
@@ -107,6 +107,7 @@ pub(super) async fn end(
             due.push(id);
         } else {
             aside.push(id);
+            ended.extend(row.get::<_, Option<WindowNo>>(4));
         }
         touched.extend(lane.map(|lane| (subscriber, lane)));
     }
@@ -124,6 +125,7 @@ pub(super) async fn end(
         &[&aside, &more, &now.as_ms(), &reason],
     )
     .await?;
+    windows::seal_ended(conn, &ended).await?;
     lanes::make_next_due(conn, &touched, now).await?;
     // After the lanes, like everybody else who holds some.
     stamp(conn, latest).await?;

@@ -7,13 +7,16 @@
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
+use tidegate_core::route::Route;
 use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
-use super::deliveries::{CLAIMED, DUE};
+use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::events::Key;
+use super::folds::{self, Folding, Numbers};
 use super::lanes::Lanes;
-use super::write::Context;
+use super::open::BLOCK_BITS;
+use super::write::{Context, DRAW};
 use crate::RoutedUnit;
 use crate::sabotage::{self, Line};
 
@@ -95,7 +98,13 @@ pub(super) struct Columns<'a> {
     subscribers: Vec<i64>,
     lanes: Vec<Option<Lane>>,
     wanted: Vec<i16>,
+    /// Events that go into windows: which event, by which route, and the first of the numbers kept for it.
+    folded: Vec<(usize, &'a Route, i64)>,
 }
+
+/// Numbers that are kept for an event that goes into a window of a lane: those of windows and deliveries that it leads
+/// to stand between the event's and the next one's.
+const KEPT_FOR_FOLDS: i64 = 4;
 
 /// Takes ids, in order. What is taken already stays as it is. How many it got stays for the statements that follow: when
 /// it got all, they need not look.
@@ -167,14 +176,26 @@ impl<'a> Columns<'a> {
             self.prints.push(&entry.routed.unit.fingerprint);
             self.bodies.push(&event.body);
             for route in routes {
-                let is_taken = route.lane.is_none_or(|lane| context.is_first(route.subscriber, lane))
+                if route.fold.is_some() {
+                    self.folded.push((index, route, self.places));
+                    self.places += if route.lane.is_some() { KEPT_FOR_FOLDS } else { 0 };
+                    continue;
+                }
+                let may_fold =
+                    route.lane.is_some_and(|lane| context.fold_lanes.contains(&(route.subscriber, lane)));
+                let is_taken = !may_fold
+                    && route.lane.is_none_or(|lane| context.is_first(route.subscriber, lane))
                     && context.room.take(route.subscriber, event.body.len());
                 self.delivery_places.push(self.places);
                 self.places += 1;
                 self.delivery_events.push(index);
                 self.subscribers.push(route.subscriber);
                 self.lanes.push(route.lane);
-                self.wanted.push(if is_taken { CLAIMED } else { DUE });
+                self.wanted.push(match is_taken {
+                    true => CLAIMED,
+                    false if may_fold => WAITING,
+                    false => DUE,
+                });
             }
         }
         self.sorted.extend(self.sorted.len()..self.owners.len());
@@ -344,6 +365,32 @@ impl<'a> Columns<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// Events that came in go into their windows.
+    pub(super) async fn fold(
+        &self,
+        conn: &Conn,
+        folding: &mut Folding<'_>,
+        block: i64,
+        is_fresh: impl Fn(usize) -> bool,
+    ) -> Asked<()> {
+        if self.folded.is_empty() {
+            return Ok(());
+        }
+        let most = i64::try_from(self.folded.len()).unwrap_or(i64::MAX).saturating_mul(8);
+        let has_room = self.places.saturating_add(most).saturating_add(folding.windows()) < 1 << BLOCK_BITS;
+        let rest = if has_room { block + self.places } else { conn.only(DRAW, &[]).await?.get(0) };
+        let mut numbers = Numbers::from(rest);
+        for (index, route, place) in self.folded.iter().filter(|(index, ..)| is_fresh(*index)) {
+            let bytes = u32::try_from(self.bodies[*index].len()).unwrap_or(u32::MAX);
+            let event = (block + self.event_places[*index], bytes);
+            numbers.reserve(block + place, if route.lane.is_some() { KEPT_FOR_FOLDS } else { 0 });
+            if let Some(arrival) = folds::arrival(self.projects[*index], event, route, false) {
+                folding.append(&arrival, &mut numbers);
+            }
+        }
+        Ok(())
     }
 
     fn job(&self, context: &Context<'_>, index: usize, block: i64) -> Job {

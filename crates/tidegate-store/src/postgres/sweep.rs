@@ -76,19 +76,25 @@ const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at, d.finished
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id > $1 ORDER BY d.id LIMIT $2";
 
 /// Only what still is what it was when it was looked at.
-const EXPIRE: &str = "UPDATE deliveries SET status = 5, finished_at = $2, reason = $3 WHERE id = ANY(ARRAY(
-        SELECT id FROM deliveries WHERE id = ANY($1) AND status = ANY($4) AND coalesce(finished_at, 0) <= $5
-        FOR UPDATE SKIP LOCKED))";
+const EXPIRE: &str = "WITH expired AS (UPDATE deliveries SET status = 5, finished_at = $2, reason = $3
+            WHERE id = ANY(ARRAY(SELECT id FROM deliveries WHERE id = ANY($1) AND status = ANY($4)
+                AND coalesce(finished_at, 0) <= $5 FOR UPDATE SKIP LOCKED)) RETURNING fold),
+        sealed AS (UPDATE windows SET stage = 2 WHERE no = ANY(ARRAY(SELECT fold FROM expired)) AND stage = 1)
+    SELECT count(*) FROM expired";
 
 /// With all that belongs to it, but for attempts in partitions: these go together, and nobody asks for them meanwhile.
 const REMOVE: &str = "WITH gone AS (DELETE FROM deliveries WHERE id = ANY(ARRAY(
             SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id = ANY($1)
                 AND (d.status IN (3, 5) AND d.finished_at <= $2 OR d.status IN (0, 2, 4) AND s.deleted_at <= $2)
-            FOR UPDATE OF d SKIP LOCKED)) RETURNING id),
+            FOR UPDATE OF d SKIP LOCKED)) RETURNING id, fold),
         tried AS (DELETE FROM attempts_kept WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
         frozen AS (DELETE FROM delivery_bodies WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
-        others AS (DELETE FROM delivery_events WHERE delivery = ANY(ARRAY(SELECT id FROM gone)))
+        folded AS (DELETE FROM windows WHERE no = ANY(ARRAY(SELECT fold FROM gone WHERE fold IS NOT NULL)))
     SELECT count(*) FROM gone";
+
+const REMOVE_ENDED: &str = "DELETE FROM windows WHERE no = ANY(ARRAY(
+        SELECT no FROM windows WHERE stage = 3 AND closed_at <= $1 ORDER BY closed_at LIMIT $2))";
+const OLDEST_ENDED: &str = "SELECT closed_at FROM windows WHERE stage = 3 ORDER BY closed_at LIMIT 1";
 
 const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
 const OLDEST_JOB: &str =
@@ -137,7 +143,8 @@ impl Step<'_> {
     async fn expire(&mut self, ids: &[DeliveryNo], statuses: &[i16], ended_by: i64) -> Asked<()> {
         if !ids.is_empty() {
             let values: super::db::Values<'_> = &[&ids, &self.now.as_ms(), &EXPIRED, &statuses, &ended_by];
-            self.out.expired += self.conn.execute(EXPIRE, values).await?;
+            let expired: i64 = self.conn.only(EXPIRE, values).await?.get(0);
+            self.out.expired += expired.unsigned_abs();
         }
         Ok(())
     }
@@ -231,13 +238,26 @@ impl Step<'_> {
                 self.out.due_at(Timestamp::from_ms(row.get(0)).plus(self.terms.deliveries));
             }
         }
+        let is_more = self.remove_ended(over).await?;
         self.remove_definitions(over).await?;
         let oldest = "SELECT accepted_at FROM events ORDER BY seq LIMIT 1";
         let oldest = self.conn.row(oldest, &[]).await?;
         self.out.oldest_event = oldest.map(|row| Timestamp::from_ms(row.get(0)));
-        // At the end, since everybody's results wait for it.
-        let dropped = self.drop_attempts().await?;
-        Ok((dropped || quarantined > 0).then_some(Sweep::Rest))
+        // At the end, since everybody's results, or arrivals, wait for it.
+        let dropped = self.drop_attempts().await? || self.drop_members().await?;
+        Ok((dropped || quarantined > 0 || is_more).then_some(Sweep::Rest))
+    }
+
+    /// Windows that ended without a delivery; the others go with theirs. Says whether there may be more.
+    async fn remove_ended(&mut self, over: i64) -> Asked<bool> {
+        let removed = self.conn.execute(REMOVE_ENDED, &[&over, &self.limit()]).await?;
+        if removed == self.limit as u64 {
+            return Ok(true);
+        }
+        if let Some(row) = self.conn.row(OLDEST_ENDED, &[]).await? {
+            self.out.due_at(Timestamp::from_ms(row.get(0)).plus(self.terms.deliveries));
+        }
+        Ok(false)
     }
 
     /// Definitions by which no event that is left was judged, and deleted subscribers that nothing speaks of any more.

@@ -12,12 +12,13 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::deliveries::{self, Results};
+use super::folds::{self, Folding, Reach, Tally};
 use super::lanes::{self, Lanes};
 use super::open::{BLOCK_BITS, CONFIGURATION};
 use super::submit::{Columns, Entry, Stamp};
 use super::{admit, at_once, configuration, events, jobs};
 use crate::sabotage::{self, Line};
-use crate::{Admission, Committed, Group, Room};
+use crate::{Admission, Claim, Committed, Group, Room};
 
 /// The first number of a new block.
 pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
@@ -50,11 +51,23 @@ pub(super) struct Context<'a> {
     pub(super) room: Room,
     pub(super) spilled: BTreeSet<SubscriberNo>,
     pub(super) out: Committed,
+    /// How many windows there are, and may be.
+    pub(super) tally: Tally,
+    pub(super) windows_max: usize,
+    /// Lanes in which windows may close: what else comes to them waits until that is known.
+    pub(super) fold_lanes: Lanes,
     lanes_met: Lanes,
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(conn: &'a Conn, group: &'a Group, space: i32, life: (i64, i64), room: Room) -> Self {
+    pub(super) fn new(
+        conn: &'a Conn,
+        group: &'a Group,
+        space: i32,
+        life: (i64, i64),
+        room: Room,
+        (tally, windows_max): (Tally, usize),
+    ) -> Self {
         let (incarnation, written) = life;
         Self {
             conn,
@@ -65,6 +78,9 @@ impl<'a> Context<'a> {
             room,
             spilled: BTreeSet::new(),
             out: Committed::default(),
+            tally,
+            windows_max,
+            fold_lanes: Lanes::new(),
             lanes_met: Lanes::new(),
         }
     }
@@ -88,13 +104,11 @@ impl<'a> Context<'a> {
 pub(super) async fn write(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let group = context.group;
     prepare(context.conn).await?;
-    let mut columns = Columns::default();
-    let room = context.room.clone();
-    if is_plain(group) && collect(context, &mut columns) {
+    if is_plain(group)
+        && let Some(columns) = collect(context)
+    {
         return write_at_once(context, &columns, session).await;
     }
-    context.room = room;
-    context.lanes_met.clear();
     write_in_steps(context, session).await
 }
 
@@ -105,14 +119,29 @@ fn is_plain(group: &Group) -> bool {
         && group.backfills.is_empty()
         && group.asked.is_empty()
         && group.steps.is_empty()
+        && group.seals.is_empty()
+        && group.close == 0
         && group.refills.is_empty());
     let is_laned = group.results.iter().any(|finished| finished.lane.is_some());
     let is_frozen = group.results.iter().any(|finished| finished.body.is_some());
-    !(has_rest || is_laned || is_frozen)
+    let units = group.submissions.iter().flat_map(|submission| &submission.units);
+    let is_folded = || units.flat_map(|unit| unit.routes.iter().flatten()).any(|route| route.fold.is_some());
+    !(has_rest || is_laned || is_frozen || is_folded())
 }
 
-/// Brings all units into columns, unless one of them needs a look of its own.
-fn collect<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
+/// All units in columns, unless one of them needs a look of its own.
+pub(super) fn collect<'a>(context: &mut Context<'a>) -> Option<Columns<'a>> {
+    let mut columns = Columns::default();
+    let room = context.room.clone();
+    if collect_into(context, &mut columns) {
+        return Some(columns);
+    }
+    context.room = room;
+    context.lanes_met.clear();
+    None
+}
+
+fn collect_into<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
     let group: &'a Group = context.group;
     let mut keys = BTreeSet::new();
     for (which, submission) in group.submissions.iter().enumerate() {
@@ -192,7 +221,12 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     conn.execute("BEGIN", &[]).await?;
     conn.only(&entering(), &Entering::of(context, session).values()).await?;
     check_version(context).await?;
-    lock_lanes(context).await?;
+    let reach = folds::foresee(context).await?;
+    lock_lanes(context, &reach).await?;
+    let mut book = reach.load(conn).await?;
+    reach.count_elsewhere(&mut book, &context.tally);
+    context.fold_lanes.clone_from(&reach.lanes);
+    let mut folding = Folding::new(&book, group.now, context.windows_max, &group.stretch);
     deliveries::freeze(context).await?;
     let results = Results::of(&group.results, group.now);
     let counted = finish(conn, &results, context.incarnation).await?;
@@ -203,13 +237,18 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     }
     deliveries::release(context).await?;
     deliveries::ask(context).await?;
+    folds::seal(context, &mut folding).await?;
+    folding.close_due(conn, group).await?;
     for step in &group.backfills {
-        deliveries::backfill(context, step).await?;
+        deliveries::backfill(context, &mut folding, step).await?;
     }
     for step in &group.steps {
-        jobs::step(context, step).await?;
+        jobs::step(context, &mut folding, step).await?;
     }
-    admit::submissions(context).await?;
+    admit::submissions(context, &mut folding).await?;
+    if group.close > 0 || !reach.is_empty() {
+        folding.settle(context, &reach.lanes).await?;
+    }
     for refill in &group.refills {
         deliveries::refill(context, *refill).await?;
     }
@@ -218,12 +257,15 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
 }
 
 /// All lanes that the group may touch, before it touches any.
-async fn lock_lanes(context: &Context<'_>) -> Asked<()> {
+async fn lock_lanes(context: &Context<'_>, reach: &Reach) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
     if group.backfills.iter().any(|step| step.through >= step.until) {
         return lanes::lock_all(conn, context.space).await;
     }
-    let mut touched = deliveries::lanes_of(conn, &group.released).await?;
+    let sealed = group.seals.iter().map(|seal| seal.claim);
+    let claims: Vec<Claim> = group.released.iter().copied().chain(sealed).collect();
+    let mut touched = deliveries::lanes_of(conn, &claims).await?;
+    touched.extend(reach.locks());
     touched.extend(jobs::lanes_of(conn, &group.steps).await?);
     touched.extend(group.results.iter().filter_map(|one| Some((one.subscriber, one.lane?))));
     for step in &group.backfills {

@@ -28,12 +28,12 @@ const PIECE_ROWS: i64 = 5_000;
 /// How long everybody may have to wait behind a detachment that waits itself.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
-/// Whether a delivery that may still be sent carries the event `e`. Each is one look at an index: as `EXISTS` the planner
+/// Whether a delivery that may still be sent carries the event `e`, or a window that gathers holds it. Each is one look at an index: as `EXISTS` the planner
 /// might read all deliveries instead.
 const NEEDED: &str =
     "((SELECT TRUE FROM deliveries d WHERE d.event = e.seq AND d.status IN (0, 1, 2, 4) LIMIT 1) IS NOT NULL
-        OR (SELECT TRUE FROM delivery_events m JOIN deliveries d ON d.id = m.delivery
-            WHERE m.event = e.seq AND d.status IN (0, 1, 2, 4) LIMIT 1) IS NOT NULL)";
+        OR (SELECT TRUE FROM members m JOIN windows w ON w.no = m.\"window\" LEFT JOIN deliveries d ON d.id = w.delivery
+            WHERE m.event = e.seq AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1) IS NOT NULL)";
 
 /// A table that holds, or held, one period.
 struct Table {
@@ -179,7 +179,7 @@ impl Step<'_> {
     async fn needed_since(&self, table: &Table, mark: i64) -> Asked<Vec<Seq>> {
         let sql = "SELECT d.event FROM (SELECT event FROM deliveries WHERE id > $1 AND status IN (0, 1, 2, 4) OFFSET 0) d
                 WHERE d.event >= $2 AND d.event <= $3
-            UNION SELECT m.event FROM (SELECT event FROM delivery_events WHERE delivery > $1 OFFSET 0) m
+            UNION SELECT m.event FROM (SELECT event FROM members WHERE past > $1 OFFSET 0) m
                 WHERE m.event >= $2 AND m.event <= $3";
         let rows = self.conn.rows(sql, &[&mark, &self.first_no(table), &self.last_no(table)]).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
@@ -228,7 +228,8 @@ impl Step<'_> {
                 (SELECT TRUE FROM events_kept k WHERE k.seq = g.seq) IS NOT NULL AS is_kept
                 FROM {name} g WHERE seq > $1 ORDER BY seq LIMIT $2),
              free AS (DELETE FROM dedupe d USING e WHERE NOT e.is_kept AND d.key_high = e.key_high
-                AND d.key_low = e.key_low AND d.event = e.seq)
+                AND d.key_low = e.key_low AND d.event = e.seq),
+             folded AS (DELETE FROM members_kept m USING e WHERE NOT e.is_kept AND m.event = e.seq)
              SELECT count(*), count(*) FILTER (WHERE NOT is_kept), max(seq) FROM e"
         );
         let row = self.conn.client().query_one(&sql, &[&after, &self.limit()]).await?;
@@ -262,7 +263,8 @@ impl Step<'_> {
         }
         if !gone.is_empty() {
             let sql = format!(
-                "WITH gone AS (DELETE FROM {name} WHERE seq = ANY($1) RETURNING seq, key_high, key_low)
+                "WITH gone AS (DELETE FROM {name} WHERE seq = ANY($1) RETURNING seq, key_high, key_low),
+                    folded AS (DELETE FROM members WHERE event = ANY($1))
                  DELETE FROM dedupe d USING gone
                  WHERE d.key_high = gone.key_high AND d.key_low = gone.key_low AND d.event = gone.seq"
             );
@@ -289,6 +291,24 @@ impl Step<'_> {
             return self.drop_attempts_of(&table, &left).await;
         }
         Ok(false)
+    }
+
+    /// Drops the oldest period of members whose events have gone, or nearly all, in the same way.
+    pub(super) async fn drop_members(&mut self) -> Asked<bool> {
+        let there: Vec<i64> = self.tables("events").await?.iter().map(|table| table.period).collect();
+        let mut tables = self.tables("members").await?.into_iter();
+        let is_over = |table: &Table| !there.contains(&table.period) && self.end_of(table) <= self.now;
+        let Some(table) = tables.find(is_over) else { return Ok(false) };
+        self.detaching(async {
+            let name = name("members", &table);
+            self.detach("members", &name).await?;
+            let put_back = format!(
+                "INSERT INTO members SELECT * FROM {name} WHERE event IN (SELECT seq FROM events_kept)"
+            );
+            self.conn.client().execute(&put_back, &[]).await?;
+            Ok(self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?)
+        })
+        .await
     }
 
     async fn drop_attempts_of(&self, table: &Table, left: &[i64]) -> Asked<bool> {
