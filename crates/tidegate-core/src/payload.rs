@@ -49,7 +49,7 @@ impl Payload {
     /// This form of an event, which is given as accepted.
     pub fn render(self, event: &Bytes) -> Bytes {
         let member = self.member(event);
-        if self == Self::Events { self.list(&[member.clone()]).unwrap_or(member) } else { member }
+        if self == Self::Events { self.list(std::slice::from_ref(&member)).unwrap_or(member) } else { member }
     }
 
     /// This form of an event that stands among others.

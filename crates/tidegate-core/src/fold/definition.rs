@@ -260,7 +260,7 @@ impl Serialize for Fold {
         match fold.mode {
             Mode::Window { window } => written.window = Some(window),
             Mode::Quiet { quiet, max_wait } => {
-                (written.quiet, written.max_wait) = (Some(quiet), Some(max_wait))
+                (written.quiet, written.max_wait) = (Some(quiet), Some(max_wait));
             }
             Mode::Batch { every } => written.every = Some(every),
         }

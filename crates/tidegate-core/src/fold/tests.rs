@@ -177,8 +177,7 @@ impl World {
             assert_eq!(*begun, members, "nothing joined what had begun to leave");
         }
         let Some((closed_at, closed_by)) = window.closed else { return };
-        let last =
-            self.members.get(&window.no).into_iter().flatten().filter(|(_, at)| *at < closed_at).next_back();
+        let last = self.members.get(&window.no).into_iter().flatten().rfind(|(_, at)| *at < closed_at);
         let last_at = last.map_or(window.opened_at, |(_, at)| *at);
         match (closed_by, window.terms.mode) {
             (ClosedBy::Window, Mode::Window { window: span }) => {

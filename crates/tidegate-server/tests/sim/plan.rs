@@ -174,19 +174,10 @@ impl Planner {
     fn subscribers(&mut self) {
         for project in self.plan.projects.clone() {
             let canary = Spec {
-                id: format!("canary-{project}"),
-                types: Vec::new(),
-                only_key: None,
-                lanes: Lanes::None,
                 concurrency: 8,
-                rate: None,
-                timeout_ms: 1_000,
                 retries_ms: vec![1_000, 1_000, 1_000],
                 breaker: Some((10, 60_000)),
-                disable_after_ms: None,
-                edition: 0,
-                asked: Asked::Never,
-                fold: None,
+                ..Spec::named(format!("canary-{project}"))
             };
             self.create(0, project, canary, None, true);
         }
@@ -215,19 +206,11 @@ impl Planner {
 
     fn poisoned(&mut self) {
         let spec = Spec {
-            id: "poisoned".to_owned(),
             types: vec!["order.*"],
-            only_key: None,
             lanes: Lanes::PerKey,
             concurrency: 3,
-            rate: None,
-            timeout_ms: 1_000,
             retries_ms: vec![3_000; 12],
-            breaker: None,
-            disable_after_ms: None,
-            edition: 0,
-            asked: Asked::Never,
-            fold: None,
+            ..Spec::named("poisoned".to_owned())
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
         let project = self.dice.pick(&self.plan.projects);
@@ -237,19 +220,10 @@ impl Planner {
     /// Takes everything, answers nothing, and would fill all memory if it were let.
     fn hog(&mut self) {
         let spec = Spec {
-            id: "hog".to_owned(),
-            types: Vec::new(),
-            only_key: None,
-            lanes: Lanes::None,
             concurrency: 1,
-            rate: None,
             timeout_ms: 5_000,
             retries_ms: vec![1_000; 4],
-            breaker: None,
-            disable_after_ms: None,
-            edition: 0,
-            asked: Asked::Never,
-            fold: None,
+            ..Spec::named("hog".to_owned())
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =

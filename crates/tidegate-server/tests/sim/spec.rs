@@ -45,6 +45,25 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
+    /// One that takes everything, in no order, and is left alone.
+    pub(crate) fn named(id: String) -> Self {
+        Self {
+            id,
+            types: Vec::new(),
+            only_key: None,
+            lanes: Lanes::None,
+            concurrency: 1,
+            rate: None,
+            timeout_ms: 1_000,
+            retries_ms: Vec::new(),
+            breaker: None,
+            disable_after_ms: None,
+            edition: 0,
+            asked: Asked::Never,
+            fold: None,
+        }
+    }
+
     /// The definition as the store keeps it.
     pub(crate) fn definition(&self) -> String {
         let mut value = json!({

@@ -18,6 +18,7 @@ mod filter;
 mod folds;
 mod jobs;
 mod lanes;
+mod open;
 mod quarantine;
 mod read;
 mod replay;
@@ -29,7 +30,7 @@ mod verification;
 mod windows;
 mod writer;
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -58,17 +59,6 @@ use writer::Writer;
 const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0),
         coalesce((SELECT max(no) FROM windows), 0), coalesce((SELECT value FROM meta WHERE name = 'last_no'), 0))";
-
-const MIGRATIONS: [&str; 8] = [
-    include_str!("../../migrations/sqlite/0001_init.sql"),
-    include_str!("../../migrations/sqlite/0002_catalog.sql"),
-    include_str!("../../migrations/sqlite/0003_sending.sql"),
-    include_str!("../../migrations/sqlite/0004_breaker.sql"),
-    include_str!("../../migrations/sqlite/0005_replay.sql"),
-    include_str!("../../migrations/sqlite/0007_locking.sql"),
-    include_str!("../../migrations/sqlite/0008_ids.sql"),
-    include_str!("../../migrations/sqlite/0009_folds.sql"),
-];
 
 /// The embedded store.
 pub struct SqliteStore {
@@ -101,10 +91,10 @@ impl SqliteStore {
     pub fn open(dir: &Path, salt: &[u8], now: Timestamp, calls: Calls) -> Result<Self> {
         crate::folder::create(dir)
             .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
-        let lock = lock(dir)?;
+        let lock = open::lock(dir)?;
         let path = dir.join("tidegate.db");
         let conn = db::open_first(&path)?;
-        migrate(&conn)?;
+        open::migrate(&conn)?;
         let mut writer = Writer::start(conn, path.clone(), salt, now)?;
         let latest = writer.latest().map_err(failed)?;
         writer.void_claims(now.max(latest)).map_err(failed)?;
@@ -136,42 +126,6 @@ impl SqliteStore {
         };
         db::call(calls, &self.writer, run).await
     }
-}
-
-/// Keeps a second process out for as long as the file is open.
-fn lock(dir: &Path) -> Result<File> {
-    let path = dir.join("lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| Error::Unusable(format!("cannot open {}: {error}", path.display())))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Unusable(format!(
-            "another process uses {}: stop it, or give this one its own --data-dir",
-            dir.display()
-        ))),
-        Err(TryLockError::Error(error)) => {
-            Err(Error::Unusable(format!("cannot lock {}: {error}", path.display())))
-        }
-    }
-}
-
-fn migrate(conn: &Connection) -> Result<()> {
-    let have: usize = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
-    if have > MIGRATIONS.len() {
-        return Err(Error::Unusable(format!(
-            "the database has schema {have}, this version knows {}: run the newer version",
-            MIGRATIONS.len()
-        )));
-    }
-    for (number, sql) in MIGRATIONS.iter().enumerate().skip(have) {
-        let step = format!("BEGIN IMMEDIATE; {sql} PRAGMA user_version = {}; COMMIT;", number + 1);
-        conn.execute_batch(&step).map_err(failed)?;
-    }
-    Ok(())
 }
 
 #[async_trait]

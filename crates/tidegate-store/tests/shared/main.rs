@@ -168,7 +168,7 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     let schema = Schema::new();
     let (dead, alive) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let to = Route::alone(subscriber(&alive).await, None);
-    let held = send(&dead, &["1", "2"], &[to.clone()]).await.jobs;
+    let held = send(&dead, &["1", "2"], std::slice::from_ref(&to)).await.jobs;
     assert_eq!(held.len(), 2);
     let found = alive.take_over(dead.incarnation(), NOW).await.unwrap();
     assert_eq!(found.due, 0, "its beat is fresh");
@@ -185,7 +185,7 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     let results = held.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let stale = Group { now: NOW, results, ..Group::default() };
     assert!(matches!(dead.commit(Arc::new(stale)).await, Err(Error::Fenced)));
-    let late = group(&dead, &["3"], &[to.clone()]).await;
+    let late = group(&dead, &["3"], std::slice::from_ref(&to)).await;
     assert!(matches!(dead.commit(Arc::new(late)).await, Err(Error::Fenced)));
     assert!(matches!(dead.beat(Load::default()).await, Err(Error::Fenced)));
     assert!(alive.event(1, "3".to_owned()).await.unwrap().is_empty());
@@ -197,7 +197,7 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     alive.commit(Arc::new(Group { now: later, results, ..Group::default() })).await.unwrap();
     assert!(dead.has_delivered(to.subscriber, NOW).await.unwrap());
     assert!(!dead.has_delivered(to.subscriber, later).await.unwrap());
-    assert_eq!(statuses(&send(&dead, &["3"], &[to.clone()]).await), [UnitStatus::Accepted]);
+    assert_eq!(statuses(&send(&dead, &["3"], std::slice::from_ref(&to)).await), [UnitStatus::Accepted]);
     assert_eq!(alive.beat(Load::default()).await.unwrap().replicas.len(), 2);
 }
 
@@ -206,7 +206,11 @@ async fn a_life_that_ends_in_good_order_leaves_nothing_behind() {
     let schema = Schema::new();
     let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let to = Route::alone(subscriber(&one).await, Some(7));
-    assert_eq!(send(&one, &["1", "2"], &[to.clone()]).await.jobs.len(), 1, "one of a lane at a time");
+    assert_eq!(
+        send(&one, &["1", "2"], std::slice::from_ref(&to)).await.jobs.len(),
+        1,
+        "one of a lane at a time"
+    );
     one.leave(NOW).await.unwrap();
     assert_eq!(two.due().await.unwrap(), [(to.subscriber, NOW)], "at once, without waiting for a beat");
     assert_eq!(two.beat(Load::default()).await.unwrap().replicas.len(), 1);
@@ -219,8 +223,8 @@ async fn a_commit_whose_answer_is_lost_is_adopted() {
     let to = Route::alone(subscriber(&other).await, None);
     let proxy = Proxy::to(schema.url()).await;
     let store = schema.open(&proxy.url(), NOW).await;
-    assert_eq!(statuses(&send(&store, &["0"], &[to.clone()]).await), [UnitStatus::Accepted]);
-    let group = group(&store, &["1", "0", "2"], &[to.clone()]).await;
+    assert_eq!(statuses(&send(&store, &["0"], std::slice::from_ref(&to)).await), [UnitStatus::Accepted]);
+    let group = group(&store, &["1", "0", "2"], std::slice::from_ref(&to)).await;
     proxy.cut_at_next_group(true);
     let committed = store.commit(Arc::new(group)).await.unwrap();
     assert!(proxy.has_cut(), "the answer was lost");

@@ -4,7 +4,8 @@ use rusqlite::Connection;
 
 use super::{NOW, check_golden, open};
 use crate::conformance::Scratch;
-use crate::sqlite::{Calls, MIGRATIONS, SqliteStore, db};
+use crate::sqlite::open::MIGRATIONS;
+use crate::sqlite::{Calls, SqliteStore, db};
 use crate::{Error, Store};
 
 fn unusable(result: crate::Result<impl Sized>) -> String {
