@@ -47,6 +47,9 @@ pub(crate) struct Load {
     /// Requests per second over all connections; as fast as they are answered without it
     #[arg(long)]
     pub(crate) rate: Option<f64>,
+    /// Different values of `data.key`
+    #[arg(long, default_value_t = 0)]
+    pub(crate) keys: u64,
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -150,7 +153,7 @@ impl Connection {
         Self {
             stream,
             index,
-            template: Template::new(&load.path, &load.key, load.batch),
+            template: Template::new(&load.path, &load.key, load.batch, load.keys),
             prng: Prng::new(load.seed.wrapping_mul(1_000_003).wrapping_add(index)),
             answer: vec![0; 4096],
             batch: load.batch as u64,

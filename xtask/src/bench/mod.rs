@@ -6,6 +6,7 @@
 
 pub(crate) mod bare;
 mod figures;
+mod folds;
 pub(crate) mod generator;
 mod histogram;
 mod postgres;
@@ -48,7 +49,7 @@ pub(crate) struct Bench {
     /// Where the events are kept
     #[arg(long, value_enum, default_value_t = Kept::Sqlite)]
     store: Kept,
-    /// e2e1, e2e5, ingest, batch, backlog, latency, idle or waiting (of postgres: e2e1, batch, latency, replicas or
+    /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting or folds (of postgres: e2e1, batch, latency, replicas or
     /// waiting); all without a name
     names: Vec<String>,
 }

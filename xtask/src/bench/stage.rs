@@ -142,7 +142,18 @@ impl Stage {
 
     /// Posts `events` events in large batches.
     pub(super) fn fill(&mut self, server: &Server, events: u64) -> Result<generator::Report> {
+        self.fill_keyed(server, events, 0)
+    }
+
+    /// The same with so many different keys.
+    pub(super) fn fill_keyed(
+        &mut self,
+        server: &Server,
+        events: u64,
+        keys: u64,
+    ) -> Result<generator::Report> {
         let load = Load {
+            keys,
             requests: events / FILL_BATCH,
             batch: usize::try_from(FILL_BATCH)?,
             connections: FILL_CONNECTIONS,
@@ -187,6 +198,7 @@ impl Stage {
             &load.requests.to_string(),
         ]);
         command.args(["--batch", &load.batch.to_string(), "--seed", &seed.to_string()]);
+        command.args(["--keys", &load.keys.to_string()]);
         if let Some(rate) = load.rate {
             command.args(["--rate", &rate.to_string()]);
         }
@@ -214,6 +226,12 @@ impl Stage {
         let rest = json!({"limits": {"concurrency": 64}});
         let urls = (0..count).map(|index| format!("http://{}/hook/{index}", self.receiver.address));
         urls.map(|url| server.subscribe("bench", &url, &rest)).collect()
+    }
+
+    /// Creates a subscriber that folds and delivers to the receiver.
+    pub(super) fn subscribe_fold(&self, server: &Server, fold: &Value) -> Result<Subscriber> {
+        let url = format!("http://{}/fold", self.receiver.address);
+        server.subscribe("bench", &url, &json!({"fold": fold, "limits": {"concurrency": 64}}))
     }
 
     /// Deletes them, so that the next figure starts without.
@@ -284,6 +302,7 @@ pub(super) fn straight(address: SocketAddr) -> Load {
         requests: 0,
         batch: 1,
         rate: None,
+        keys: 0,
         seed: 0,
     }
 }

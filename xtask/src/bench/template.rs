@@ -14,18 +14,22 @@ pub(crate) const TIME_DIGITS: usize = 19;
 
 const ID_BLANK: &str = "00000000-0000-4000-8000-000000000000";
 const TIME_BLANK: &str = "1000000000000000000";
+/// Keys are whole numbers of as many digits.
+const KEY_BLANK: &str = "10000000";
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// A request and where to write into it.
 pub(crate) struct Template {
     bytes: Vec<u8>,
-    /// Start of the id and of the time of each event.
-    places: Vec<(usize, usize)>,
+    /// Start of the id, of the time and of the key of each event.
+    places: Vec<(usize, usize, usize)>,
+    /// How many different keys there are; none, and all events have the same.
+    keys: u64,
 }
 
 impl Template {
     /// A POST of `batch` events: one object, or an array when there are several.
-    pub(crate) fn new(path: &str, key: &str, batch: usize) -> Self {
+    pub(crate) fn new(path: &str, key: &str, batch: usize, keys: u64) -> Self {
         let event = event();
         let body = if batch == 1 { event } else { format!("[{}]", vec![event; batch].join(",")) };
         let head = format!(
@@ -33,17 +37,24 @@ impl Template {
              content-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        let places = find_all(&body, ID_BLANK).zip(find_all(&body, TIME_BLANK));
-        let places = places.map(|(id, time)| (head.len() + id, head.len() + time)).collect();
-        Self { bytes: [head, body].concat().into_bytes(), places }
+        let keyed = format!(r#""key":{KEY_BLANK}"#);
+        let starts = find_all(&body, &keyed).map(|start| start + keyed.len() - KEY_BLANK.len());
+        let places = find_all(&body, ID_BLANK).zip(find_all(&body, TIME_BLANK)).zip(starts);
+        let at = head.len();
+        let places = places.map(|((id, time), key)| (at + id, at + time, at + key)).collect();
+        Self { bytes: [head, body].concat().into_bytes(), places, keys }
     }
 
     /// Fresh ids and the given time, then the bytes to send.
     pub(crate) fn fill(&mut self, prng: &mut Prng, nanos: u64) -> &[u8] {
         let time = nanos.to_string();
-        for &(id, at) in &self.places {
+        for &(id, at, key) in &self.places {
             write_id(&mut self.bytes[id..id + ID_BLANK.len()], prng);
             self.bytes[at..at + TIME_DIGITS].copy_from_slice(time.as_bytes());
+            if self.keys > 0 {
+                let digits = (10_000_000 + prng.below(self.keys)).to_string();
+                self.bytes[key..key + KEY_BLANK.len()].copy_from_slice(digits.as_bytes());
+            }
         }
         &self.bytes
     }
@@ -52,7 +63,7 @@ impl Template {
 /// One event with a blank id and time.
 pub(crate) fn event() -> String {
     let open = format!(
-        r#"{{"id":"{ID_BLANK}","source":"bench","type":"order.paid","subject":"order/1","data":{{"at":{TIME_BLANK},"text":""#
+        r#"{{"id":"{ID_BLANK}","source":"bench","type":"order.paid","subject":"order/1","data":{{"at":{TIME_BLANK},"key":{KEY_BLANK},"text":""#
     );
     let close = r#""}}"#;
     let filling = "abcdefghij".chars().cycle().take(EVENT_BYTES - open.len() - close.len());
@@ -105,7 +116,7 @@ mod tests {
     #[test]
     fn an_event_has_500_bytes_and_carries_its_time() {
         assert_eq!(event().len(), EVENT_BYTES);
-        let mut template = Template::new("/v1/events", "tgk_x", 1);
+        let mut template = Template::new("/v1/events", "tgk_x", 1, 0);
         let request = template.fill(&mut Prng::new(1), 1_790_000_000_123_456_789);
         assert_eq!(sent_at(request), Some(1_790_000_000_123_456_789));
         assert_eq!(body(request)["data"]["at"], 1_790_000_000_123_456_789_u64);
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn every_event_of_every_request_has_its_own_id() {
-        let mut template = Template::new("/v1/events", "tgk_x", 50);
+        let mut template = Template::new("/v1/events", "tgk_x", 50, 7);
         let mut prng = Prng::new(1);
         let mut ids = BTreeSet::new();
         for _ in 0..20 {
@@ -121,5 +132,13 @@ mod tests {
             ids.extend(batch.as_array().expect("an array").iter().map(|event| event["id"].to_string()));
         }
         assert_eq!(ids.len(), 1000);
+        let batch = body(template.fill(&mut prng, 1_790_000_000_123_456_789));
+        let keys: BTreeSet<u64> = batch
+            .as_array()
+            .expect("an array")
+            .iter()
+            .filter_map(|event| event["data"]["key"].as_u64())
+            .collect();
+        assert!(keys.len() > 1 && keys.iter().all(|key| (10_000_000..10_000_007).contains(key)));
     }
 }

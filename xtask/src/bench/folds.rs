@@ -1,0 +1,140 @@
+//! What folding costs: appending to many windows, closing many at once, being in time, and many events in few deliveries.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::figures::seconds_between;
+use super::generator::Load;
+use super::process;
+use super::stage::Stage;
+use super::table::Goal::{AtLeast, AtMost, None as NoGoal};
+use super::table::{Row, median};
+use crate::clock::{self, Stopwatch};
+use crate::server::Server;
+
+/// Windows that are open at once.
+const WINDOWS: u64 = 100_000;
+/// Events that one delivery carries when many become few.
+const EVENTS_PER_DELIVERY: u64 = 1_000;
+/// How often closing is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Closing that makes no progress for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A window is in time if it closes no later than this after its time; a bound of the server's histogram.
+const IN_TIME: &str = "0.05";
+
+/// All of it.
+pub(super) fn folds(stage: &mut Stage) -> Result<Vec<Row>> {
+    let mut rows = append(stage)?;
+    rows.extend(close(stage)?);
+    rows.extend(timing(stage)?);
+    rows.extend(many_to_few(stage)?);
+    Ok(rows)
+}
+
+/// The same events with and without windows that they join.
+fn append(stage: &mut Stage) -> Result<Vec<Row>> {
+    let (plain, folding) = (stage.empty_server("plain")?, stage.empty_server("folding")?);
+    let windows = stage.count(WINDOWS);
+    let fold = json!({"mode": "window", "window": "6h", "by": ["data.key"]});
+    let subscriber = stage.subscribe_fold(&folding, &fold)?;
+    for server in [&plain, &folding] {
+        stage.fill_keyed(server, windows * 5, windows)?;
+    }
+    let (mut batches, mut singles) = (vec![], vec![]);
+    let (events, requests) = (stage.count(300_000), stage.count(60_000));
+    for _ in 0..stage.rounds() {
+        let (without, with) =
+            (stage.fill_keyed(&plain, events, windows)?, stage.fill_keyed(&folding, events, windows)?);
+        batches.push(without.rate() / with.rate());
+        let mut single = |server: &Server| {
+            let load = Load { keys: windows, ..stage.load(server, requests) };
+            stage.generate(&load).map(|report| report.rate())
+        };
+        singles.push(single(&plain)? / single(&folding)?);
+    }
+    let resident = process::resident_mb(folding.pid())?;
+    stage.unsubscribe(&folding, &[subscriber])?;
+    let what = |how: &str| format!("{how} joining {windows} windows, cost of plain ones");
+    Ok(vec![
+        Row::new("folds", what("events in batches of 1 000"), median(batches), "×", AtMost(1.3)),
+        Row::new("folds", what("single events"), median(singles), "×", AtMost(1.3)),
+        Row::new("folds", format!("memory with {windows} windows open"), resident, "MB", AtMost(250.0)),
+    ])
+}
+
+/// Many windows whose time comes at one instant.
+fn close(stage: &mut Stage) -> Result<Vec<Row>> {
+    let server = stage.empty_server("closing")?;
+    let windows = stage.count(WINDOWS);
+    let fold = json!({"mode": "batch", "every": "40s", "by": ["data.key"]});
+    let subscriber = stage.subscribe_fold(&server, &fold)?;
+    stage.reset(0)?;
+    let closed = || server.metric(r#"tidegate_windows_closed_total{reason="every"}"#);
+    // A tick may come while they open; those that it closed open again.
+    stage.fill_keyed(&server, windows * 6, windows)?;
+    let before = closed()?;
+    let (mut began, mut last, mut watch) = (None, before, Stopwatch::start());
+    let mut seconds = 0.0;
+    while watch.elapsed() < PATIENCE {
+        clock::pause(LOOK_EVERY);
+        let now = closed()?;
+        if now > last {
+            let start = *began.get_or_insert_with(|| (Stopwatch::start(), last));
+            seconds = start.0.seconds() + LOOK_EVERY.as_secs_f64();
+            (last, watch) = (now, Stopwatch::start());
+        } else if began.is_some() && watch.elapsed() > Duration::from_secs(2) {
+            break;
+        }
+    }
+    let count = last - before;
+    ensure!(count * 10 > windows * 9, "only {count} of {windows} windows closed");
+    stage.wait_for(count)?;
+    stage.unsubscribe(&server, &[subscriber])?;
+    let what = format!("{count} windows due at once, all closed and handed over");
+    Ok(vec![Row::new("folds", what, seconds, "s", AtMost(5.0))])
+}
+
+/// How late windows close while others send.
+fn timing(stage: &mut Stage) -> Result<Vec<Row>> {
+    let server = stage.empty_server("timing")?;
+    let fold = json!({"mode": "window", "window": "500ms", "by": ["data.key"]});
+    let subscriber = stage.subscribe_fold(&server, &fold)?;
+    let load = Load { keys: 1_000, rate: Some(5_000.0), ..stage.load(&server, stage.count(50_000)) };
+    stage.generate(&load)?;
+    clock::pause(Duration::from_secs(1));
+    let in_time = server.metric(&format!(r#"tidegate_window_late_seconds_bucket{{le="{IN_TIME}"}}"#))?;
+    let all = server.metric("tidegate_window_late_seconds_count")?;
+    ensure!(all > 0, "no window closed by itself");
+    stage.unsubscribe(&server, &[subscriber])?;
+    let share = in_time as f64 / all as f64;
+    Ok(vec![Row::new(
+        "folds",
+        "windows closed within 50 ms of their time, 5 000/s",
+        share,
+        "",
+        AtLeast(0.99),
+    )])
+}
+
+/// A million events become a thousand deliveries.
+fn many_to_few(stage: &mut Stage) -> Result<Vec<Row>> {
+    let events = stage.count(1_000_000);
+    let (plain, folding) = (stage.empty_server("alone")?, stage.empty_server("few")?);
+    let without = stage.fill(&plain, events)?.rate();
+    let fold = json!({"mode": "batch", "every": "10m", "max_events": EVENTS_PER_DELIVERY});
+    let subscriber = stage.subscribe_fold(&folding, &fold)?;
+    stage.reset(0)?;
+    let sent = stage.fill(&folding, events)?;
+    let received = stage.wait_for(events / EVENTS_PER_DELIVERY)?;
+    let with = events as f64 / seconds_between(sent.started_at, received.last_at);
+    stage.unsubscribe(&folding, &[subscriber])?;
+    let what = format!("{events} events into {} deliveries", events / EVENTS_PER_DELIVERY);
+    Ok(vec![
+        Row::new("folds", "events alone, in batches", without, "/s", NoGoal),
+        Row::new("folds", what, with, "/s", NoGoal),
+        Row::new("folds", "share of events alone", with / without, "", AtLeast(0.8)),
+    ])
+}
