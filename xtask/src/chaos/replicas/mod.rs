@@ -6,6 +6,7 @@
 
 mod audience;
 mod cluster;
+pub(crate) mod folds;
 mod nemesis;
 mod producers;
 mod receivers;
