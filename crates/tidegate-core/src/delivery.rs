@@ -84,6 +84,8 @@ pub struct Job {
     pub accepted_at: Timestamp,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
+    /// It stepped aside for others of its lane, and comes out of order.
+    pub out_of_order: bool,
     /// The window it was, whose events are read when they are sent.
     pub fold: Option<WindowNo>,
     /// The frozen bytes to send; empty for a fold.

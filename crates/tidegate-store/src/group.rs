@@ -213,6 +213,8 @@ pub struct Finished {
     pub attempt: Attempt,
     /// What comes next.
     pub next: Next,
+    /// It steps aside for those behind it in its lane.
+    pub steps_aside: bool,
     /// The bytes that were sent, to be sent again: when they are not the event's own and it was their first attempt.
     pub body: Option<Bytes>,
 }

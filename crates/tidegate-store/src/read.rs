@@ -124,6 +124,8 @@ pub struct DeliveryRow {
     pub lane: Option<Lane>,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
+    /// It stepped aside for others of its lane.
+    pub out_of_order: bool,
     /// The window it was, if it is a fold.
     pub fold: Option<FoldRow>,
     /// The ids of the events it carries, in order; without those that are no longer kept.

@@ -19,6 +19,7 @@ pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
         token: 1,
         accepted_at: Timestamp::from_ms(0),
         replay: false,
+        out_of_order: false,
         fold: None,
         body: Bytes::from_static(b"{}"),
     }

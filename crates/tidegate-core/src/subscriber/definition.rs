@@ -103,6 +103,26 @@ pub struct Order {
     pub by: OrderBy,
     /// What becomes of an event without that attribute.
     pub missing: Missing,
+    /// What a delivery that fails means for those behind it.
+    pub on_failure: OnFailure,
+}
+
+/// What a delivery that fails means for those behind it in its lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// They wait until it has arrived or is exhausted.
+    #[default]
+    Block,
+    /// After so many failures it steps aside, and comes out of order when it comes.
+    SkipAfter(u32),
+}
+
+impl OnFailure {
+    /// Whether a delivery that has failed so often steps aside.
+    pub fn skips(self, failures: u32) -> bool {
+        matches!(self, Self::SkipAfter(limit) if failures >= limit)
+    }
 }
 
 /// What puts events in one lane.

@@ -24,7 +24,7 @@ mod tests;
 pub use self::breaker::{Breaker, BreakerOn};
 pub use self::creation::{Creation, Start};
 pub use self::definition::{
-    Definition, Destination, DestinationKind, Limits, Match, Missing, Order, OrderBy, Retry,
+    Definition, Destination, DestinationKind, Limits, Match, Missing, OnFailure, Order, OrderBy, Retry,
 };
 pub use self::disable::DisableAfter;
 pub use self::hidden::{MASK, join, masked_headers, part};

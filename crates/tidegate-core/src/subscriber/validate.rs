@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::breaker::Breaker;
-use super::definition::{Definition, Destination, Limits, Match, OrderBy, Retry};
+use super::definition::{Definition, Destination, Limits, Match, OnFailure, OrderBy, Retry};
 use super::disable::DisableAfter;
 use super::invalid::Invalid;
 use super::patch::Section;
@@ -122,6 +122,12 @@ fn fold(fold: &Fold) -> Result<(), Invalid> {
 
 /// A window has one lane, so what makes the lane is part of what makes the window.
 fn order(definition: &Definition) -> Result<(), Invalid> {
+    if let OnFailure::SkipAfter(failures) = definition.order.on_failure
+        && !(1..=limits::RETRIES_MAX as u32).contains(&failures)
+    {
+        let detail = format!("`order.on_failure.skip_after` is 1 to {}", limits::RETRIES_MAX);
+        return Err(Invalid::new("field_range", "order.on_failure.skip_after", detail));
+    }
     let (Fold::Many(folded), OrderBy::Path(path)) = (&definition.fold, &definition.order.by) else {
         return Ok(());
     };

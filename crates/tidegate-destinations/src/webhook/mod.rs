@@ -7,4 +7,4 @@ mod classify;
 mod render;
 
 pub use self::classify::{attempt, judge};
-pub use self::render::{Letterhead, mark_replay, render};
+pub use self::render::{Letterhead, mark_out_of_order, mark_replay, render};

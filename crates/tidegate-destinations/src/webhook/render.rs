@@ -22,6 +22,7 @@ static GITHUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-2
 
 /// Somebody asked for this delivery to be made again.
 static REPLAY: HeaderName = HeaderName::from_static("tidegate-replay");
+static OUT_OF_ORDER: HeaderName = HeaderName::from_static("tidegate-out-of-order");
 
 /// Headers that [`render`], [`mark_replay`] and the transport add.
 const ADDED: usize = 6;
@@ -124,6 +125,11 @@ fn repeat(headers: &mut HeaderMap, names: &[HeaderName; 3]) {
 /// Tells the receiver that this is an event it may have had before, under another id.
 pub fn mark_replay(headers: &mut HeaderMap) {
     headers.insert(&REPLAY, HeaderValue::from_static("true"));
+}
+
+/// Tells the receiver that others of its lane came before it that were accepted after it.
+pub fn mark_out_of_order(headers: &mut HeaderMap) {
+    headers.insert(&OUT_OF_ORDER, HeaderValue::from_static("true"));
 }
 
 fn ascii(text: String) -> HeaderValue {

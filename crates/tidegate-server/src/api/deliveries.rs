@@ -135,6 +135,9 @@ fn shown(app: &App, row: &DeliveryRow) -> Value {
         "due_at": row.due_at,
         "created_at": row.created_at,
     });
+    if row.out_of_order {
+        value["out_of_order"] = true.into();
+    }
     if row.replay {
         value["replay"] = true.into();
     }

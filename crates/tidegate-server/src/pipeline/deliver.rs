@@ -250,6 +250,9 @@ impl Deliver {
         if job.replay {
             webhook::mark_replay(&mut headers);
         }
+        if job.out_of_order {
+            webhook::mark_out_of_order(&mut headers);
+        }
         Outbound {
             target: Arc::clone(&endpoint.target),
             method: Method::POST,
@@ -378,6 +381,8 @@ fn finished(job: &Job, attempt: Attempt, next: Next, endpoint: Option<&Endpoint>
         payload != Payload::Full && job.fold.is_none() && job.attempts == 0 && next != Next::Delivered
     };
     let body = endpoint.filter(is_kept).map(|endpoint| body(job, endpoint));
-    let subscriber: SubscriberNo = job.subscriber;
-    Finished { claim: claim(job), subscriber, lane: job.lane, n: job.attempts + 1, attempt, next, body }
+    let skips = |endpoint: &Endpoint| endpoint.definition().order.on_failure.skips(job.tries + 1);
+    let steps_aside = job.lane.is_some() && matches!(next, Next::RetryAt(_)) && endpoint.is_some_and(skips);
+    let (subscriber, lane) = (job.subscriber, job.lane);
+    Finished { claim: claim(job), subscriber, lane, n: job.attempts + 1, attempt, next, steps_aside, body }
 }

@@ -412,6 +412,7 @@ mod tests {
             tries: 0,
             attempts: 0,
             replay: false,
+            out_of_order: false,
             fold: None,
             accepted_at: START,
             body: Bytes::new(),

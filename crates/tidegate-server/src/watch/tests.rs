@@ -21,6 +21,7 @@ fn group(deliveries: std::ops::Range<i64>) -> Group {
             response: None,
         },
         next: Next::Delivered,
+        steps_aside: false,
         body: None,
     };
     Group { results: deliveries.map(finished).collect(), ..Group::default() }

@@ -251,3 +251,27 @@ async fn a_recovery_cancels_what_nobody_was_told_of() {
     let windows = stage.trace("down").await.windows;
     assert_eq!(windows[0].closed.map(|(_, by)| by.name()), Some("cancelled"));
 }
+
+/// A failing head holds its lane, unless its owner would rather have the others in time.
+#[tokio::test(start_paused = true)]
+async fn a_failing_head_blocks_its_lane_or_steps_aside() {
+    let stage = Stage::new().await;
+    let ordered = |on_failure: Value| {
+        json!({
+            "order": {"by": "data.plan", "on_failure": on_failure},
+            "retry": {"schedule": ["10s", "10s", "10s"]}, "breaker": "off",
+        })
+    };
+    let failing = Reply { status: 500, ..Reply::default() };
+    for (id, on_failure) in [("blocks", json!("block")), ("skips", json!({"skip_after": 2}))] {
+        stage.subscribe(id, ordered(on_failure)).await;
+        stage.will_answer(id, vec![failing, failing, Reply::default()]);
+    }
+    stage.post("first", "plan.step", json!({"plan": 1})).await;
+    stage.post("second", "plan.step", json!({"plan": 1})).await;
+    stage.at(120.0).await;
+    assert_eq!(stage.ids_of("blocks"), ["first", "first", "first", "second"]);
+    assert_eq!(stage.ids_of("skips"), ["first", "first", "second", "first"]);
+    let marked: Vec<bool> = stage.deliveries().await.iter().map(|row| row.out_of_order).collect();
+    assert_eq!(marked.iter().filter(|marked| **marked).count(), 1, "and says so");
+}

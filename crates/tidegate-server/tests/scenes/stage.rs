@@ -33,6 +33,8 @@ const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 /// What a receiver got.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
+    /// Whose receiver.
+    to: String,
     /// In seconds since the scene began, rounded down to tenths.
     pub(crate) at: f64,
     pub(crate) body: Value,
@@ -83,7 +85,7 @@ impl Transport for Receivers {
         let at = (self.clock.now().since(START).as_millis() / 100) as f64 / 10.0;
         let reply = {
             let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            notes.arrivals.push(Arrival { at, body });
+            notes.arrivals.push(Arrival { to: to.clone(), at, body });
             match notes.replies.get_mut(&to) {
                 Some(replies) if replies.len() > 1 => replies.remove(0),
                 Some(replies) => replies.first().copied().unwrap_or_default(),
@@ -227,6 +229,11 @@ impl Stage {
     /// The same in short: when, and which events.
     pub(crate) fn story(&self) -> Vec<(f64, String)> {
         self.arrivals().iter().map(|arrival| (arrival.at, arrival.ids().join(" "))).collect()
+    }
+
+    /// The events that came to one receiver.
+    pub(crate) fn ids_of(&self, id: &str) -> Vec<String> {
+        self.arrivals().iter().filter(|arrival| arrival.to == id).flat_map(Arrival::ids).collect()
     }
 
     /// What became of an event.

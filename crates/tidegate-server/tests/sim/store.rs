@@ -145,6 +145,7 @@ impl FaultyStore {
                 response: None,
             },
             next: Next::Delivered,
+            steps_aside: false,
             body: None,
         });
         (Arc::new(haunted), 1)

@@ -38,6 +38,8 @@ CREATE TABLE members (
 -- The window that a delivery was, and its place in its lane: `replay` is 0, the delivery's own id for a replay, or its
 -- negative for a fold, whose place is where it closed.
 ALTER TABLE deliveries ADD COLUMN fold INTEGER;
+-- 1: it failed too often and stepped aside for those behind it in its lane, which it has left.
+ALTER TABLE deliveries ADD COLUMN out_of_order INTEGER NOT NULL DEFAULT 0;
 DROP INDEX deliveries_lane;
 CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, max(event, abs(replay)), id)
     WHERE lane IS NOT NULL AND status < 3;

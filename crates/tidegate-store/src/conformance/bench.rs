@@ -158,6 +158,7 @@ pub fn finished(job: &Job, next: Next, at: Timestamp) -> Finished {
             response: None,
         },
         next,
+        steps_aside: false,
         body: None,
     }
 }

@@ -7,7 +7,7 @@ use tidegate_core::retry::Next;
 
 use super::bench::{Bench, Draft, bodies, draft, finished, room};
 use super::{Case, named};
-use crate::{Change, Group, Refill};
+use crate::{Change, Finished, Group, Refill};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["lanes":
@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         the_next_goes_when_the_head_is_exhausted,
         a_retry_keeps_the_head_at_the_head,
         a_failing_head_holds_its_own_lane_only,
+        a_head_that_steps_aside_lets_the_others_pass,
         the_next_goes_straight_to_memory_if_there_is_room,
         two_of_a_lane_in_one_group_queue_up,
         a_result_and_a_new_event_of_one_lane_in_one_group,
@@ -40,6 +41,23 @@ async fn only_the_head_is_claimed(bench: Bench) {
     assert_eq!(bodies(&jobs), ["a1", "b1"]);
     assert_eq!(jobs.iter().map(|job| job.lane).collect::<Vec<_>>(), [Some(7), Some(-8)]);
     assert_eq!(bench.store().due().await.unwrap(), [], "those behind are not due");
+}
+
+async fn a_head_that_steps_aside_lets_the_others_pass(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send(laned(subscriber, 7, &["a1", "a2", "a3"])).await;
+    let head = bench.claim_all(subscriber).await.remove(0);
+    assert!(!head.out_of_order);
+    let later = bench.now.plus(std::time::Duration::from_secs(60));
+    let aside = Finished { steps_aside: true, ..finished(&head, Next::RetryAt(later), bench.now) };
+    bench.commit(Group { results: vec![aside], ..Group::default() }).await;
+    assert_eq!(drain(&bench, subscriber).await, ["a2", "a3"], "in order, without waiting for it");
+    bench.now = later;
+    let late = bench.claim_all(subscriber).await.remove(0);
+    assert_eq!((bodies(&[late.clone()]), late.lane, late.out_of_order), (vec!["a1".to_owned()], None, true));
+    let (row, _) = bench.store().delivery(super::bench::PROJECT, late.delivery).await.unwrap().unwrap();
+    assert!(row.out_of_order && row.attempts == 1);
+    bench.deliver(&late).await;
 }
 
 async fn drain(bench: &Bench, subscriber: SubscriberNo) -> Vec<String> {

@@ -175,6 +175,20 @@ pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lan
     touched
 }
 
+/// Deliveries that failed too often leave their lanes to those behind them.
+pub(super) async fn step_aside(context: &Context<'_>, counted: &[DeliveryNo]) -> Asked<()> {
+    let aside = context.group.results.iter().filter(|finished| finished.steps_aside);
+    let mut ids: Vec<DeliveryNo> =
+        aside.map(|finished| finished.claim.delivery).filter(|id| counted.contains(id)).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    ids.sort_unstable();
+    let sql = "UPDATE deliveries SET lane = NULL, out_of_order = true WHERE id = ANY($1)";
+    context.conn.execute(sql, &[&ids]).await?;
+    Ok(())
+}
+
 const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
     SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
     JOIN deliveries d ON d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
@@ -196,7 +210,8 @@ pub(super) async fn freeze(context: &Context<'_>) -> Asked<()> {
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         CASE WHEN d.fold IS NULL THEN e.accepted_at ELSE d.created_at END,
-        CASE WHEN d.fold IS NULL THEN coalesce(b.body, e.body) ELSE ''::bytea END, d.replay > 0, d.fold
+        CASE WHEN d.fold IS NULL THEN coalesce(b.body, e.body) ELSE ''::bytea END, d.replay > 0, d.fold,
+        d.out_of_order
     FROM deliveries d JOIN events e ON e.seq = d.event LEFT JOIN delivery_bodies b ON b.delivery = d.id";
 
 fn job(row: &Row) -> Job {
@@ -212,6 +227,7 @@ fn job(row: &Row) -> Job {
         accepted_at: Timestamp::from_ms(row.get(8)),
         body: Bytes::copy_from_slice(row.get(9)),
         replay: row.get(10),
+        out_of_order: row.get(12),
         fold: row.get(11),
     }
 }
@@ -229,6 +245,7 @@ pub(super) fn fold_job(closing: &Closing, now: Timestamp) -> Job {
         token: 1,
         accepted_at: now,
         replay: closing.replay,
+        out_of_order: false,
         fold: Some(closing.window),
         body: Bytes::new(),
     }

@@ -25,7 +25,8 @@ const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 
 fn columns() -> String {
     format!(
         "d.id, d.subscriber, s.id, {STATUS}, d.attempts, d.due_at, d.created_at, d.finished_at,
-            CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay > 0, d.event, d.fold"
+            CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay > 0, d.event, d.fold,
+            d.out_of_order"
     )
 }
 
@@ -57,6 +58,7 @@ fn delivery_row(row: &Row, fold: Option<FoldRow>, events: Vec<String>) -> Delive
         reason: row.get(8),
         lane: row.get(9),
         replay: row.get(10),
+        out_of_order: row.get(13),
         fold,
         events,
     }

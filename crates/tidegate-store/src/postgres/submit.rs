@@ -410,6 +410,7 @@ impl<'a> Columns<'a> {
             token: 1,
             accepted_at: context.group.now,
             replay: false,
+            out_of_order: false,
             fold: None,
             body: entry.routed.unit.events[event - first].body.clone(),
         }

@@ -78,6 +78,7 @@ pub(super) fn insert(context: &mut Context<'_>, new: &New<'_>) -> rusqlite::Resu
             token: 1,
             accepted_at: now,
             replay: replay > 0,
+            out_of_order: false,
             fold,
             body: body.clone(),
         });
@@ -141,6 +142,10 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         freeze(context.conn, finished.claim.delivery, body)?;
     }
     context.out.postponed.extend(due_at.map(|at| (finished.subscriber, at)));
+    if finished.steps_aside {
+        let sql = "UPDATE deliveries SET lane = NULL, out_of_order = 1 WHERE id = ?1";
+        context.conn.prepare_cached(sql)?.execute([finished.claim.delivery])?;
+    }
     match finished.lane {
         Some(lane) => lanes::let_next_go(context, finished.subscriber, lane),
         None => Ok(()),
@@ -189,7 +194,7 @@ pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusql
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         iif(d.fold IS NULL, e.accepted_at, d.created_at),
-        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold
+        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold, d.out_of_order
     FROM deliveries d JOIN events e ON e.seq = d.event";
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
@@ -206,6 +211,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         body: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
         replay: row.get(10)?,
         fold: row.get(11)?,
+        out_of_order: row.get(12)?,
     })
 }
 

@@ -15,7 +15,7 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, Tra
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
         d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason,
-        d.replay > 0, d.fold
+        d.replay > 0, d.fold, d.out_of_order
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
@@ -35,6 +35,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRo
         reason: row.get(reason)?,
         lane: row.get(9)?,
         replay: row.get(16)?,
+        out_of_order: row.get(18)?,
         fold: fold(conn, row.get(17)?)?,
         events: event_ids(conn, row.get(12)?, row.get(17)?)?,
     })

@@ -59,7 +59,7 @@ CREATE TABLE deliveries (
     finished_at INTEGER,
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
-, fold INTEGER) STRICT;
+, fold INTEGER, out_of_order INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
