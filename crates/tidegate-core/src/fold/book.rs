@@ -82,7 +82,7 @@ pub struct Closing {
 /// The windows that can be joined.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    windows: HashMap<Slot, Window>,
+    windows: HashMap<Slot, Box<Window>>,
     /// Those that gather, by when they close.
     due: BTreeSet<(Timestamp, WindowNo, Slot)>,
     /// All of them by project and age, for the limit.
@@ -94,7 +94,17 @@ pub struct Book {
 impl Book {
     /// Puts a window in, as a store does with what it finds.
     pub fn insert(&mut self, window: Window) {
+        self.take_in(Box::new(window));
+    }
+
+    fn take_in(&mut self, window: Box<Window>) {
         let slot = (window.subscriber, window.key);
+        if let Some(known) = self.windows.get_mut(&slot)
+            && (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage)
+        {
+            *known = window;
+            return;
+        }
         self.remove(slot);
         if window.stage == Stage::Gathering {
             self.due.insert((window.due_at, window.no, slot));
@@ -118,7 +128,7 @@ impl Book {
 
     /// The window in a slot.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
-        self.windows.get(&slot)
+        self.windows.get(&slot).map(Box::as_ref)
     }
 
     /// When the next window closes by itself.
@@ -139,14 +149,14 @@ impl Book {
     /// The windows of a project, oldest first.
     pub fn of_project(&self, project: ProjectNo) -> impl Iterator<Item = &Window> {
         let slots = self.oldest.get(&project).into_iter().flat_map(BTreeMap::values);
-        slots.filter_map(|slot| self.windows.get(slot))
+        slots.filter_map(|slot| self.get(*slot))
     }
 
     /// What a draft decided is on disk.
-    pub fn apply(&mut self, draft: Decided) {
-        for (slot, window) in draft.touched {
-            match window {
-                Some(window) => self.insert(window),
+    pub fn apply(&mut self, mut draft: Decided) {
+        for (slot, no) in draft.touched {
+            match no.and_then(|no| draft.windows.remove(&no)) {
+                Some(window) => self.take_in(window),
                 None => self.remove(slot),
             }
         }
@@ -172,14 +182,14 @@ pub struct Draft<'a> {
 pub struct Decided {
     /// When.
     pub at: Timestamp,
-    /// What stands in each slot now.
-    touched: BTreeMap<Slot, Option<Window>>,
+    /// Which window stands in each slot now, if one does.
+    touched: BTreeMap<Slot, Option<WindowNo>>,
     /// More or fewer windows per project.
     grown: BTreeMap<ProjectNo, isize>,
     /// Windows that opened, with the text of their keys, in order.
     pub opened: Vec<(WindowNo, Arc<str>)>,
     /// What became of each window that was touched, opened ones included.
-    pub windows: BTreeMap<WindowNo, Window>,
+    pub windows: BTreeMap<WindowNo, Box<Window>>,
     /// Events that joined, in order.
     pub members: Vec<Member>,
     /// Windows that closed or ended, in order.
@@ -213,8 +223,21 @@ impl<'a> Draft<'a> {
     /// The window in a slot, as things are in this draft.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
         match self.decided.touched.get(&slot) {
-            Some(touched) => touched.as_ref(),
+            Some(touched) => touched.and_then(|no| self.decided.windows.get(&no)).map(Box::as_ref),
             None => self.book.get(slot),
+        }
+    }
+
+    /// The same to be changed; it stays in its slot.
+    fn hold(&mut self, slot: Slot) -> Option<&mut Window> {
+        match self.decided.touched.get(&slot) {
+            Some(touched) => self.decided.windows.get_mut(&(*touched)?).map(Box::as_mut),
+            None => {
+                let window = self.book.windows.get(&slot)?.clone();
+                let no = window.no;
+                self.decided.touched.insert(slot, Some(no));
+                Some(self.decided.windows.entry(no).or_insert(window))
+            }
         }
     }
 
@@ -222,39 +245,31 @@ impl<'a> Draft<'a> {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
         let mut closings = Vec::new();
         let slot = arrival.slot();
-        let mut current = self.get(slot).cloned();
         // What comes after a window's time is not of it, whether somebody has closed it by then or not.
-        if let Some(late) = current.as_ref().filter(|window| window.is_over(self.now)) {
-            closings.extend(self.close(late, late.due_by(), draw));
-            current = self.get(slot).cloned();
+        if let Some(late) = self.get(slot).filter(|window| window.is_over(self.now)).cloned() {
+            closings.extend(self.close(&late, late.due_by(), draw));
         }
-        if let Some(window) = &current
-            && arrival.appending.cancels
-            && !arrival.replay
-            && window.stage == Stage::Gathering
-            && !window.terms.leading
-        {
-            self.join(window.clone(), arrival);
+        if self.get(slot).is_some_and(|window| is_cancelled(window, arrival)) {
+            self.join(slot, arrival);
             self.end(slot, ClosedBy::Cancelled);
             return closings;
         }
-        let joined = match current {
-            Some(window) if window.fits(arrival.bytes) => window,
-            full => {
-                closings.extend(full.and_then(|window| self.close(&window, ClosedBy::MaxBytes, draw)));
-                self.make_room(arrival.project, &mut closings, draw);
-                match self.lead(arrival, draw) {
-                    Some(ahead) => {
-                        closings.push(ahead);
-                        return closings;
-                    }
-                    None => self.open(arrival, draw()),
-                }
+        if !self.get(slot).is_some_and(|window| window.fits(arrival.bytes)) {
+            if let Some(full) = self.get(slot).cloned() {
+                closings.extend(self.close(&full, ClosedBy::MaxBytes, draw));
             }
-        };
-        let window = self.join(joined, arrival);
-        if let Some(why) = window.is_full() {
-            closings.extend(self.close(&window, why, draw));
+            self.make_room(arrival.project, &mut closings, draw);
+            if let Some(ahead) = self.lead(arrival, draw) {
+                closings.push(ahead);
+                return closings;
+            }
+            let window = self.open(arrival, draw());
+            self.put(slot, window);
+        }
+        if let Some(why) = self.join(slot, arrival)
+            && let Some(full) = self.get(slot).cloned()
+        {
+            closings.extend(self.close(&full, why, draw));
         }
         closings
     }
@@ -404,25 +419,25 @@ impl<'a> Draft<'a> {
         ahead.closed = Some((self.now, ClosedBy::Leading));
         ahead.delivery = Some(draw());
         self.decided.closed.push(ahead.no);
-        self.note_member(&ahead, arrival, None);
+        let member = Member { event: arrival.event, window: ahead.no, prev: None, bytes: arrival.bytes };
+        self.decided.members.push(member);
         let closing = closing(&ahead);
-        self.decided.windows.insert(ahead.no, ahead);
+        self.decided.windows.insert(ahead.no, Box::new(ahead));
         let rest = self.open(arrival, draw());
         self.put(arrival.slot(), rest);
         closing
     }
 
-    fn join(&mut self, mut window: Window, arrival: &Arrival<'_>) -> Window {
-        let prev = window.last;
-        window.add(arrival.event, arrival.bytes, self.now, self.stretch_of(arrival.subscriber));
-        self.note_member(&window, arrival, prev);
-        self.put(arrival.slot(), window.clone());
-        window
-    }
-
-    fn note_member(&mut self, window: &Window, arrival: &Arrival<'_>, prev: Option<Seq>) {
-        let member = Member { event: arrival.event, window: window.no, prev, bytes: arrival.bytes };
+    /// An event joins the window in its slot. Says why that is full now, if it is.
+    fn join(&mut self, slot: Slot, arrival: &Arrival<'_>) -> Option<ClosedBy> {
+        let (now, stretch) = (self.now, self.stretch_of(arrival.subscriber));
+        let window = self.hold(slot)?;
+        let (no, prev) = (window.no, window.last);
+        window.add(arrival.event, arrival.bytes, now, stretch);
+        let full = window.is_full();
+        let member = Member { event: arrival.event, window: no, prev, bytes: arrival.bytes };
         self.decided.members.push(member);
+        full
     }
 
     /// The oldest windows of a project that has too many close early.
@@ -454,7 +469,7 @@ impl<'a> Draft<'a> {
         }
         let opened = self.decided.opened.iter().filter_map(|(no, _)| self.decided.windows.get(no));
         let mut opened = opened.filter(|window| window.project == project && window.takes_more());
-        opened.next().cloned()
+        opened.next().map(|window| Window::clone(window))
     }
 
     /// Writes down where a window stands; what takes nothing more leaves its slot.
@@ -462,13 +477,18 @@ impl<'a> Draft<'a> {
         let was_there = self.get(slot).is_some();
         let stays = window.takes_more();
         *self.decided.grown.entry(window.project).or_default() += isize::from(stays) - isize::from(was_there);
-        self.decided.touched.insert(slot, stays.then(|| window.clone()));
-        self.decided.windows.insert(window.no, window);
+        self.decided.touched.insert(slot, stays.then_some(window.no));
+        self.decided.windows.insert(window.no, Box::new(window));
     }
 
     fn stretch_of(&self, subscriber: SubscriberNo) -> u32 {
         self.stretch.get(&subscriber).copied().unwrap_or(0)
     }
+}
+
+/// A recovery ends what nobody was told of yet.
+fn is_cancelled(window: &Window, arrival: &Arrival<'_>) -> bool {
+    arrival.appending.cancels && !arrival.replay && window.stage == Stage::Gathering && !window.terms.leading
 }
 
 fn closing(window: &Window) -> Option<Closing> {

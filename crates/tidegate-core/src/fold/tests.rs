@@ -85,7 +85,7 @@ impl World {
             self.members.entry(member.window).or_default().push((member.event, self.now));
         }
         for (no, window) in &decided.windows {
-            self.windows.insert(*no, window.clone());
+            self.windows.insert(*no, Window::clone(window));
         }
         self.book.apply(decided);
         result

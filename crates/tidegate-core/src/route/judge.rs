@@ -136,6 +136,8 @@ impl Subscriber {
 #[derive(Clone, Debug, PartialEq)]
 struct Folding {
     by: Vec<Path>,
+    /// The key of all events, where nothing keeps them apart.
+    only: Option<Key>,
     terms: Arc<Terms>,
     bypass: Option<Condition>,
     cancel_on: Option<Condition>,
@@ -146,6 +148,7 @@ impl Folding {
         let compile = |source: &Option<String>| source.as_deref().map(Condition::compile).transpose();
         Ok(Self {
             by: folded.by.clone(),
+            only: folded.by.is_empty().then(|| Key::from_text("{}")),
             terms: Arc::new(folded.terms(payload)),
             bypass: compile(&folded.bypass)?,
             cancel_on: compile(&folded.cancel_on)?,
@@ -160,7 +163,8 @@ impl Folding {
             return None;
         }
         let cancels = is_fulfilled(&self.cancel_on);
-        Some(Appending { key: Key::of(view, &self.by), terms: Arc::clone(&self.terms), cancels })
+        let key = self.only.clone().unwrap_or_else(|| Key::of(view, &self.by));
+        Some(Appending { key, terms: Arc::clone(&self.terms), cancels })
     }
 }
 

@@ -14,6 +14,7 @@ mod check;
 mod judge;
 mod nesting;
 mod router;
+mod scan;
 mod value;
 mod view;
 

@@ -41,7 +41,7 @@ impl Path {
     }
 
     /// The attribute of the event it begins at, and the names to follow from there.
-    fn split(&self) -> (&str, impl Iterator<Item = &str>) {
+    fn split(&self) -> (&str, impl Iterator<Item = &str> + Clone) {
         let (root, rest) = self.0.split_once('.').unwrap_or((&self.0, ""));
         (root, rest.split('.').filter(|segment| !segment.is_empty()))
     }
@@ -73,34 +73,32 @@ pub fn lane_of(view: &View<'_>, path: &Path) -> Option<Lane> {
         "subject" => view.event.subject.as_deref().map(|subject| hash("s", subject)),
         "source" => Some(hash("s", &view.event.source)),
         "type" => Some(hash("s", &view.event.type_name)),
-        "extensions" => lane_at(view.extensions_json(), rest),
-        _ => lane_at(view.data_json(), rest),
+        "extensions" => lane_at(&view.extension_at(rest)?),
+        _ => lane_at(&view.data_at(rest)?),
     }
 }
 
 /// The value at `path`; null when it is missing. Numbers that are equal read alike.
 pub fn value_of(view: &View<'_>, path: &Path) -> Value {
     let (root, rest) = path.split();
-    match root {
-        "subject" => Value::from(view.event.subject.clone()),
-        "source" => Value::from(view.event.source.clone()),
-        "type" => Value::from(view.event.type_name.clone()),
-        "extensions" => plain_at(view.extensions_json(), rest),
-        _ => plain_at(view.data_json(), rest),
-    }
-}
-
-fn plain_at<'p>(root: &Value, path: impl Iterator<Item = &'p str>) -> Value {
-    match at(root, path) {
+    let found = match root {
+        "subject" => return Value::from(view.event.subject.clone()),
+        "source" => return Value::from(view.event.source.clone()),
+        "type" => return Value::from(view.event.type_name.clone()),
+        "extensions" => view.extension_at(rest),
+        _ => view.data_at(rest),
+    };
+    match found {
         Some(Value::Number(number)) => {
-            serde_json::from_str(&canonical(number)).unwrap_or_else(|_| Value::Number(number.clone()))
+            serde_json::from_str(&canonical(&number)).unwrap_or(Value::Number(number))
         }
-        Some(value) => value.clone(),
+        Some(value) => value,
         None => Value::Null,
     }
 }
 
-fn at<'v, 'p>(root: &'v Value, mut path: impl Iterator<Item = &'p str>) -> Option<&'v Value> {
+/// Follows names from a value.
+pub(super) fn follow<'v, 'p>(root: &'v Value, mut path: impl Iterator<Item = &'p str>) -> Option<&'v Value> {
     path.try_fold(root, |value, segment| match value {
         Value::Object(members) => members.get(segment),
         Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
@@ -108,13 +106,13 @@ fn at<'v, 'p>(root: &'v Value, mut path: impl Iterator<Item = &'p str>) -> Optio
     })
 }
 
-fn lane_at<'p>(root: &Value, path: impl Iterator<Item = &'p str>) -> Option<Lane> {
-    match at(root, path)? {
+fn lane_at(value: &Value) -> Option<Lane> {
+    match value {
         Value::Null => None,
         Value::Bool(truth) => Some(hash("b", if *truth { "true" } else { "false" })),
         Value::String(text) => Some(hash("s", text)),
         Value::Number(number) => Some(hash("n", &canonical(number))),
-        value @ (Value::Array(_) | Value::Object(_)) => Some(hash("j", &value.to_string())),
+        Value::Array(_) | Value::Object(_) => Some(hash("j", &value.to_string())),
     }
 }
 

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::path::follow;
+use super::scan;
 use super::value::{self, Budget};
 use crate::event::Event;
 
@@ -89,14 +91,14 @@ impl<'a> View<'a> {
         self.parts().ended.as_deref()
     }
 
-    /// `data` for paths; null when it cannot be read.
-    pub(super) fn data_json(&self) -> &Value {
-        self.data_json.get_or_init(|| json(self.parts().data))
+    /// The value in `data` that names lead to.
+    pub(super) fn data_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
+        value_at(self.parts().data, &self.data_json, path)
     }
 
-    /// The extension attributes for paths; null when there are none.
-    pub(super) fn extensions_json(&self) -> &Value {
-        self.extensions_json.get_or_init(|| json(self.parts().extensions))
+    /// The same in the extension attributes.
+    pub(super) fn extension_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
+        value_at(self.parts().extensions, &self.extensions_json, path)
     }
 
     fn parts(&self) -> &Parts<'a> {
@@ -104,6 +106,20 @@ impl<'a> View<'a> {
     }
 }
 
-fn json(raw: Option<&RawValue>) -> Value {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+/// Up to this size a text is gone through for every path; a larger one is read once for all of them.
+const SCANNED_BYTES_MAX: usize = 4096;
+
+fn value_at<'p>(
+    raw: Option<&RawValue>,
+    whole: &OnceLock<Value>,
+    path: impl Iterator<Item = &'p str> + Clone,
+) -> Option<Value> {
+    let raw = raw?;
+    if raw.get().len() <= SCANNED_BYTES_MAX
+        && let Some(found) = scan::value_at(raw.get(), path.clone())
+    {
+        return found;
+    }
+    let whole = whole.get_or_init(|| serde_json::from_str(raw.get()).unwrap_or_default());
+    follow(whole, path).cloned()
 }

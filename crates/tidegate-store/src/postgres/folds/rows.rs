@@ -103,7 +103,7 @@ pub(super) async fn write(conn: &Conn, decided: &Decided, past: &[Option<i64>]) 
 }
 
 async fn insert_windows(conn: &Conn, decided: &Decided, opened: &BTreeMap<WindowNo, &str>) -> Asked<()> {
-    let new: Vec<&Window> = opened.keys().filter_map(|no| decided.windows.get(no)).collect();
+    let new: Vec<&Window> = opened.keys().filter_map(|no| decided.windows.get(no)).map(Box::as_ref).collect();
     if new.is_empty() {
         return Ok(());
     }
