@@ -44,8 +44,8 @@ pub const SUBSCRIBER_NAME_BYTES_MAX: usize = 256;
 pub const SUBSCRIBER_ID_BYTES_MAX: usize = 64;
 /// Subscribers of one project: each costs memory in every routing table.
 pub const SUBSCRIBERS_PER_PROJECT_MAX: usize = 10_000;
-/// Subscribers with a CEL condition in one project: each is evaluated for every event that passes the rest of its match,
-/// up to [`WHERE_STEPS_MAX`] steps, before the event is answered.
+/// CEL conditions of one project's subscribers: each is evaluated for every event that passes the rest of its match, up to
+/// [`WHERE_STEPS_MAX`] steps, before the event is answered.
 pub const CONDITIONS_PER_PROJECT_MAX: usize = 1_000;
 /// Patterns in `match.types` or `match.sources`.
 pub const MATCH_PATTERNS_MAX: usize = 100;
@@ -147,6 +147,12 @@ pub const FOLD_BYTES_MIN: u32 = 1024;
 pub const FOLD_BYTES_MAX: u32 = 8 * 1024 * 1024;
 /// Windows of one project that can be joined: some three hundred bytes of memory each.
 pub const WINDOWS_PER_PROJECT_MAX: usize = 250_000;
+/// Windows that somebody asks to end, ended by one transaction: bounds the wait of those who send meanwhile.
+pub const END_WINDOWS_MAX: usize = 1_000;
+/// Such transactions of one request; it answers whether more is left.
+pub const END_WINDOWS_ROUNDS_MAX: usize = 10;
+/// Ids of events shown with each delivery of a list: enough for nearly all, and a page of the largest folds stays small.
+pub const DELIVERY_EVENTS_LISTED_MAX: usize = 100;
 /// Windows that one group commit closes: bounds the wait of those who send meanwhile.
 pub const CLOSE_WINDOWS_MAX: usize = 1_000;
 

@@ -163,6 +163,8 @@ pub struct Seal {
 /// A window that closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedWindow {
+    /// Which one.
+    pub no: WindowNo,
     /// For whom.
     pub subscriber: SubscriberNo,
     /// How many events it held.
@@ -186,6 +188,7 @@ impl ClosedWindow {
             let due_by = window.due_by();
             let (subscriber, count) = (window.subscriber, window.count);
             Some(Self {
+                no: window.no,
                 subscriber,
                 count,
                 opened_at: window.opened_at,

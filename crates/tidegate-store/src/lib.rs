@@ -135,6 +135,10 @@ pub trait Store: Send + Sync + 'static {
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;
     /// Everything that a folded delivery carries. Nothing if its window is still open or gone.
     async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>>;
+    /// How many windows gather in all projects, if that is known without much ado.
+    async fn windows_open(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// When the next window closes by itself.
     async fn close_due(&self) -> Result<Option<Timestamp>>;
 

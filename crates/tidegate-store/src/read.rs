@@ -128,7 +128,8 @@ pub struct DeliveryRow {
     pub out_of_order: bool,
     /// The window it was, if it is a fold.
     pub fold: Option<FoldRow>,
-    /// The ids of the events it carries, in order; without those that are no longer kept.
+    /// The ids of the events it carries, in order; without those that are no longer kept, and wherever there are many
+    /// deliveries of no more than `DELIVERY_EVENTS_LISTED_MAX`: those that joined last.
     pub events: Vec<String>,
 }
 

@@ -4,6 +4,8 @@ use tidegate_core::fold::ClosedBy;
 use tidegate_core::id::{DeliveryNo, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
+use crate::ClosedWindow;
+
 /// Which windows.
 #[derive(Clone, Debug, Default)]
 pub struct WindowFilter {
@@ -57,6 +59,8 @@ pub struct FoldRow {
     pub closed: Option<(Timestamp, ClosedBy)>,
     /// The delivery it became.
     pub delivery: Option<DeliveryNo>,
+    /// How many events it holds; an open one may hold more by now.
+    pub count: u32,
 }
 
 /// A wish to end windows.
@@ -88,6 +92,8 @@ pub struct Ended {
     pub windows: usize,
     /// Whose deliveries are due now.
     pub subscribers: Vec<SubscriberNo>,
+    /// The same windows, for those who count them.
+    pub closed: Vec<ClosedWindow>,
     /// There were no more of them than one call takes.
     pub is_complete: bool,
 }

@@ -136,6 +136,11 @@ impl Book {
         self.due.first().map(|(at, ..)| *at)
     }
 
+    /// How many of them gather.
+    pub fn gathering(&self) -> usize {
+        self.due.len()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.windows.len()

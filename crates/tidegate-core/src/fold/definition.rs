@@ -1,10 +1,7 @@
 //! A subscriber's `fold`, as its owner writes it.
 
-use std::collections::BTreeMap;
-
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
 
 use super::window::Terms;
 use crate::limits::{
@@ -111,10 +108,6 @@ impl Folded {
                     let detail = format!("`fold.max_bytes` is {FOLD_BYTES_MIN} to {FOLD_BYTES_MAX}");
                     Some(("fold.max_bytes", detail))
                 }
-                Mode::Window { .. } | Mode::Batch { .. } if self.adaptive => {
-                    let detail = "`fold.adaptive` stretches quiet periods; only mode `quiet` has them";
-                    Some(("fold.adaptive", detail.to_owned()))
-                }
                 _ => None,
             }
         })
@@ -137,30 +130,30 @@ fn span_problem(field: &'static str, span: Span) -> Option<(&'static str, String
 
 /// Every term that any mode takes; those of other modes are refused by name.
 #[derive(Deserialize, Serialize, Default)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Written {
     mode: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     window: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     max_wait: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     every: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<Vec<Path>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     max_events: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     max_bytes: Option<u32>,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     leading: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     bypass: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     cancel_on: Option<String>,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     adaptive: bool,
 }
 
@@ -169,45 +162,65 @@ fn is_false(truth: &bool) -> bool {
     !truth
 }
 
-/// The terms that belong to a mode.
-const OWN_TERMS: [(&str, &[&str]); 4] = [
-    ("each", &[]),
-    ("window", &["window"]),
-    ("quiet", &["quiet", "max_wait", "adaptive"]),
-    ("batch", &["every"]),
-];
-
-/// Terms that every mode but `each` takes.
-const SHARED_TERMS: [&str; 6] = ["by", "max_events", "max_bytes", "leading", "bypass", "cancel_on"];
+const MODES: [&str; 4] = ["each", "window", "quiet", "batch"];
 
 impl<'de> Deserialize<'de> for Fold {
-    /// The mode is looked at before anything else, so that a mistake in it is not blamed on its terms.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let given = Map::<String, Value>::deserialize(deserializer)?;
-        let mode = match given.get("mode") {
-            None => return Err(D::Error::missing_field("mode")),
-            Some(mode) => mode.as_str().unwrap_or_default(),
-        };
-        let Some((mode, own)) = OWN_TERMS.iter().find(|(name, _)| *name == mode) else {
-            let mode: String = mode.chars().take(40).collect();
-            let told = format!("`{mode}` is not a fold mode; use `each`, `window`, `quiet` or `batch`");
-            return Err(D::Error::custom(told));
-        };
-        let is_fine = |term: &str| {
-            term == "mode" || own.contains(&term) || (*mode != "each" && SHARED_TERMS.contains(&term))
-        };
-        if let Some(term) = given.keys().find(|term| !is_fine(term)) {
-            let term: String = term.chars().take(40).collect();
-            return Err(D::Error::custom(format!("`{term}` is not a term of fold mode `{mode}`; remove it")));
+        let written = Written::deserialize(deserializer)?;
+        match written.misfit() {
+            Some(told) => Err(D::Error::custom(told)),
+            None => Ok(written.into_fold()),
         }
-        // Kept apart from the check above, whose errors name what to do.
-        let values: BTreeMap<String, Value> = given.into_iter().collect();
-        let written: Written = serde_json::from_value(serde_json::json!(values)).map_err(D::Error::custom)?;
-        Ok(written.into_fold())
     }
 }
 
 impl Written {
+    /// A mode that does not exist, or the first term that belongs to another one. The words begin as
+    /// `subscriber::invalid` knows them.
+    fn misfit(&self) -> Option<String> {
+        let mode = self.mode.as_str();
+        if !MODES.contains(&mode) {
+            let mode: String = mode.chars().take(40).collect();
+            return Some(format!(
+                "fold mode `{}` is not known; use `each`, `window`, `quiet` or `batch`",
+                mode.escape_debug()
+            ));
+        }
+        let stray = |(_, owner, is_given): &(&str, &str, bool)| *is_given && *owner != mode;
+        if let Some((term, owner, _)) = self.own_terms().into_iter().find(stray) {
+            return Some(format!(
+                "fold term `{term}` belongs to mode `{owner}`, not to `{mode}`; remove it or set `fold.mode` to `{owner}`"
+            ));
+        }
+        let (term, _) = self.shared_terms().into_iter().find(|(_, is_given)| *is_given && mode == "each")?;
+        Some(format!(
+            "fold term `{term}` needs a mode that folds, and `each` does not; remove it or set `fold.mode` to `window`, `quiet` or `batch`"
+        ))
+    }
+
+    /// Terms that one mode alone takes, that mode, and whether they are given.
+    fn own_terms(&self) -> [(&'static str, &'static str, bool); 5] {
+        [
+            ("window", "window", self.window.is_some()),
+            ("quiet", "quiet", self.quiet.is_some()),
+            ("max_wait", "quiet", self.max_wait.is_some()),
+            ("adaptive", "quiet", self.adaptive),
+            ("every", "batch", self.every.is_some()),
+        ]
+    }
+
+    /// Terms that every mode but `each` takes, and whether they are given.
+    fn shared_terms(&self) -> [(&'static str, bool); 6] {
+        [
+            ("by", self.by.is_some()),
+            ("max_events", self.max_events.is_some()),
+            ("max_bytes", self.max_bytes.is_some()),
+            ("leading", self.leading),
+            ("bypass", self.bypass.is_some()),
+            ("cancel_on", self.cancel_on.is_some()),
+        ]
+    }
+
     fn into_fold(self) -> Fold {
         let span = |given: Option<Span>, default: u64| given.unwrap_or(Span::from_ms(default));
         let mode = match self.mode.as_str() {

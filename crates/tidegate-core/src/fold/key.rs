@@ -20,9 +20,13 @@ pub struct Key {
 impl Key {
     /// The key of an event. What is missing counts as null.
     pub fn of(view: &View<'_>, by: &[Path]) -> Self {
-        let members: Map<String, Value> =
-            by.iter().map(|path| (path.as_str().to_owned(), shown(value_of(view, path)))).collect();
-        Self::from_text(&Value::Object(members).to_string())
+        Self::with(by.iter().map(|path| (path.as_str().to_owned(), value_of(view, path))))
+    }
+
+    /// The key with these members, in whatever order they come.
+    pub fn with(members: impl IntoIterator<Item = (String, Value)>) -> Self {
+        let shown = members.into_iter().map(|(path, value)| (path, shown(value)));
+        Self::from_text(&Value::Object(shown.collect::<Map<String, Value>>()).to_string())
     }
 
     /// The key that reads so.

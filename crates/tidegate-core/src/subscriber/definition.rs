@@ -56,6 +56,22 @@ pub struct Definition {
     pub disable_after: DisableAfter,
 }
 
+impl Definition {
+    /// Its CEL conditions, each with its field. Any of them may be evaluated for every event.
+    pub fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let (bypass, cancel_on) = match &self.fold {
+            Fold::Many(folded) => (folded.bypass.as_deref(), folded.cancel_on.as_deref()),
+            Fold::Each => (None, None),
+        };
+        let fields = [
+            ("match.where", self.matching.condition.as_deref()),
+            ("fold.bypass", bypass),
+            ("fold.cancel_on", cancel_on),
+        ];
+        fields.into_iter().filter_map(|(field, source)| Some((field, source?)))
+    }
+}
+
 /// Which events a subscriber wants: all that pass every part that is given. Nothing given is everything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

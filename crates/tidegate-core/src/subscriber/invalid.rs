@@ -65,9 +65,12 @@ pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
     let problem = error.to_string();
     let problem = problem.split(" at line ").next().unwrap_or_default();
     let code = code(path, problem);
-    // A field that is missing or repeated is noticed at the object around it.
-    let inner =
-        matches!(code, "field_missing" | "field_repeated").then(|| problem.split('`').nth(1)).flatten();
+    // A field that is missing, repeated or out of place is noticed at the object around it.
+    let inner = match code {
+        "field_missing" | "field_repeated" | "fold_term" => problem.split('`').nth(1),
+        "fold_unsupported" => Some("mode"),
+        _ => None,
+    };
     let field = match (path, inner) {
         (".", inner) => inner.map(str::to_owned),
         (path, Some(inner)) => Some(format!("{path}.{inner}")),
@@ -82,7 +85,7 @@ pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
 
 /// serde tells its kinds of error apart only in words; the tests pin those words.
 fn code(path: &str, problem: &str) -> &'static str {
-    const BY_WORDS: [(&str, &str); 7] = [
+    const BY_WORDS: [(&str, &str); 8] = [
         ("unknown field", "field_unknown"),
         ("missing field", "field_missing"),
         ("duplicate field", "field_repeated"),
@@ -90,9 +93,15 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("invalid value", "field_type"),
         ("unknown variant", "field_value"),
         ("fold mode", "fold_unsupported"),
+        ("fold term", "fold_term"),
     ];
-    const BY_PLACE: [(&str, &str); 8] = [
+    const BY_PLACE: [(&str, &str); 13] = [
         ("match.", "pattern_invalid"),
+        ("fold.window", "duration_invalid"),
+        ("fold.quiet", "duration_invalid"),
+        ("fold.max_wait", "duration_invalid"),
+        ("fold.every", "duration_invalid"),
+        ("fold.by", "path_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
         ("limits.timeout", "duration_invalid"),

@@ -1,5 +1,5 @@
 //! Changing a subscriber: a JSON merge patch (RFC 7396) on its definition, where `null` means the default; or a whole
-//! new definition, which is the patch that leaves nothing of the old one.
+//! new definition, which is the patch that leaves nothing of the old one. A fold of another mode is a new fold.
 
 use std::collections::BTreeSet;
 
@@ -104,6 +104,9 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     check_names(&patch)?;
     let before = serde_json::to_value(current).unwrap_or_default();
     let mut after = before.clone();
+    if changes_mode(&before, &patch) {
+        after["fold"] = Value::Null;
+    }
     merge(&mut after, Value::Object(patch));
     let mut definition: Definition = serde_path_to_error::deserialize(after).map_err(|error| {
         let path = error.path().to_string();
@@ -201,6 +204,12 @@ fn check_names(patch: &Map<String, Value>) -> Result<(), Invalid> {
         return Err(Invalid::new("field_fixed", name, detail));
     }
     Ok(())
+}
+
+/// Another fold mode has other terms: those of the old one are not to be blamed on whoever leaves it.
+fn changes_mode(before: &Value, patch: &Map<String, Value>) -> bool {
+    let mode = patch.get("fold").and_then(|fold| fold.get("mode"));
+    mode.is_some_and(|mode| *mode != before["fold"]["mode"])
 }
 
 /// RFC 7396, section 2. Members that become absent get their defaults when the result is read.

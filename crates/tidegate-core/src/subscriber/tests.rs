@@ -126,10 +126,6 @@ fn what_is_wrong_is_named() {
         ("match", json!({"where": "data ="}), "condition_invalid match.where"),
         ("match", json!({"where": "foo"}), "condition_invalid match.where"),
         ("match", json!({"where": 1}), "field_type match.where"),
-        ("fold", json!({"mode": "window", "window": "60s"}), "fold_unsupported fold"),
-        ("fold", json!({"mode": 1}), "fold_unsupported fold"),
-        ("fold", json!({"mode": "each", "max_events": 1}), "field_unknown fold"),
-        ("fold", json!({}), "field_missing fold.mode"),
         ("destination", json!({}), "field_missing destination.url"),
         ("destination", json!({"kind": "slack", "url": URL}), "field_value destination.kind"),
         ("destination", json!({"url": "http://10.0.0.1"}), "url_refused destination.url"),
@@ -172,8 +168,86 @@ fn what_is_wrong_is_named() {
     }
     assert!(Creation::parse(b"{").unwrap_err().syntax);
     assert!(!Creation::parse(b"{}").unwrap_err().syntax);
-    let fold = Creation::parse(&with("fold", &json!({"mode": "quiet"}))).unwrap_err();
-    assert!(fold.detail.contains("fold mode `quiet` is not supported"), "{}", fold.detail);
+}
+
+#[test]
+fn what_is_wrong_with_a_fold_is_named() {
+    for (fold, expected) in [
+        (json!({}), "field_missing fold.mode"),
+        (json!({"mode": 1}), "field_type fold.mode"),
+        (json!({"mode": "debounce"}), "fold_unsupported fold.mode"),
+        (json!({"mode": "debounce", "window": "5s"}), "fold_unsupported fold.mode"),
+        (json!({"mode": "window", "span": "5s"}), "field_unknown fold.span"),
+        (json!({"mode": "each", "max_events": 1}), "fold_term fold.max_events"),
+        (json!({"mode": "window", "quiet": "5s"}), "fold_term fold.quiet"),
+        (json!({"mode": "batch", "every": "5s", "adaptive": true}), "fold_term fold.adaptive"),
+        (json!({"mode": "window", "window": "soon"}), "duration_invalid fold.window"),
+        (json!({"mode": "quiet", "quiet": 5}), "field_type fold.quiet"),
+        (json!({"mode": "window", "window": "0s"}), "field_range fold.window"),
+        (json!({"mode": "batch", "every": "25h"}), "field_range fold.every"),
+        (json!({"mode": "quiet", "quiet": "1m", "max_wait": "59s"}), "field_range fold.max_wait"),
+        (json!({"mode": "window", "max_events": 0}), "field_range fold.max_events"),
+        (json!({"mode": "window", "max_events": 10_001}), "field_range fold.max_events"),
+        (json!({"mode": "window", "max_events": -1}), "field_type fold.max_events"),
+        (json!({"mode": "window", "max_bytes": 0}), "field_range fold.max_bytes"),
+        (json!({"mode": "window", "by": ["plan"]}), "path_invalid fold.by[0]"),
+        (json!({"mode": "window", "by": vec!["type"; 9]}), "field_range fold.by"),
+        (json!({"mode": "window", "bypass": "data ="}), "condition_invalid fold.bypass"),
+        (json!({"mode": "window", "cancel_on": "data.n + 1"}), "condition_invalid fold.cancel_on"),
+    ] {
+        assert_eq!(problem(&with("fold", &fold)), expected, "{fold}");
+    }
+    let mut body = minimal();
+    body["fold"] = json!({"mode": "quiet"});
+    body["order"] = json!({"by": "data.user"});
+    assert_eq!(problem(body.to_string().as_bytes()), "order_not_folded order.by");
+    body["fold"]["by"] = json!(["data.user"]);
+    check(&Creation::parse(body.to_string().as_bytes()).unwrap().definition).unwrap();
+    for (fold, remedy) in [
+        (json!({"mode": "windw"}), "use `each`, `window`, `quiet` or `batch`"),
+        (json!({"mode": "each", "window": "5s"}), "set `fold.mode` to `window`"),
+        (json!({"mode": "quiet", "every": "5s"}), "remove it or set `fold.mode` to `batch`"),
+    ] {
+        let told = Creation::parse(&with("fold", &fold)).unwrap_err().detail;
+        assert!(told.contains(remedy), "{told}");
+    }
+}
+
+#[test]
+fn a_fold_prints_as_it_is_and_of_another_mode_it_is_a_new_one() {
+    let every = json!({"mode": "quiet", "quiet": "5s", "max_wait": "1m", "by": ["type", "data.plan"],
+        "max_events": 7, "max_bytes": 2048, "leading": true, "bypass": "data.n > 1", "cancel_on": "data.n < 1",
+        "adaptive": true});
+    let current = definition("fold", &every);
+    assert_eq!(serde_json::to_value(&current).unwrap()["fold"], every);
+    assert_eq!(
+        current.conditions().map(|(field, _)| field).collect::<Vec<_>>(),
+        ["fold.bypass", "fold.cancel_on"]
+    );
+
+    let fold = |body: &str| {
+        let patched = patch(&current, body.as_bytes()).unwrap();
+        check(&patched.definition).unwrap();
+        serde_json::to_value(&patched.definition).unwrap()["fold"].clone()
+    };
+    let within = fold(r#"{"fold":{"quiet":"6s","bypass":null,"by":null}}"#);
+    let parts = [&within["quiet"], &within["max_wait"], &within["by"], &within["bypass"], &within["leading"]];
+    assert_eq!(parts, [&json!("6s"), &json!("1m"), &json!(["type"]), &Value::Null, &json!(true)]);
+    assert_eq!(fold(r#"{"fold":{"mode":"quiet","quiet":"6s"}}"#)["max_events"], 7, "the same mode");
+
+    let defaults = |fold: Value| serde_json::to_value(definition("fold", &fold)).unwrap()["fold"].clone();
+    assert_eq!(fold(r#"{"fold":{"mode":"window"}}"#), defaults(json!({"mode": "window"})));
+    let batch = json!({"mode": "batch", "every": "10s"});
+    assert_eq!(fold(&json!({ "fold": batch }).to_string()), defaults(batch));
+    assert_eq!(fold(r#"{"fold":{"mode":"each"}}"#), json!({"mode": "each"}));
+    assert_eq!(fold(r#"{"fold":null}"#), json!({"mode": "each"}));
+    let stray = patch(&current, br#"{"fold":{"mode":"window","quiet":"5s"}}"#).unwrap_err();
+    assert_eq!((stray.code, stray.field.as_deref()), ("fold_term", Some("fold.quiet")));
+
+    let declared = json!({"destination": {"url": URL}, "fold": {"mode": "window", "window": "2s"}});
+    let put = replace(&current, declared.as_object().unwrap()).unwrap();
+    assert_eq!(put.definition.fold, definition("fold", &declared["fold"]).fold);
+    assert_eq!(replace(&put.definition, declared.as_object().unwrap()).unwrap().changed, []);
 }
 
 #[test]
@@ -254,7 +328,8 @@ fn a_patch_says_what_it_cannot_change() {
         (r#"{"match":{"types":[""]}}"#, "pattern_invalid match.types[0]"),
         (r#"{"match":[]}"#, "field_type match"),
         (r#"{"limits":"fast"}"#, "field_type limits"),
-        (r#"{"fold":{"mode":"batch"}}"#, "fold_unsupported fold"),
+        (r#"{"fold":{"mode":"debounce"}}"#, "fold_unsupported fold.mode"),
+        (r#"{"fold":{"window":"5s"}}"#, "fold_term fold.window"),
         ("[]", "field_type -"),
         ("{", "json_syntax -"),
     ] {

@@ -7,12 +7,14 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
-use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, RetryOutcome};
+use tidegate_core::limits::DELIVERY_EVENTS_LISTED_MAX;
+use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, FoldRow, RetryOutcome};
 
 use super::auth::Caller;
 use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, Segment};
+use super::windows::key_value;
 use super::{App, json_answer};
 
 /// A project's deliveries, newest first.
@@ -72,7 +74,7 @@ async fn list_page(
     let filter =
         DeliveryFilter { status, subscriber, before: pages.position(&mut query)?, limit: query.limit()? };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
-    let items: Vec<Value> = page.items.iter().map(|row| shown(app, row)).collect();
+    let items: Vec<Value> = page.items.iter().map(|row| listed(app, row)).collect();
     Ok(pages.answer(&items, page.next))
 }
 
@@ -125,18 +127,39 @@ fn parse_id(app: &App, id: &str) -> Result<DeliveryNo, Problem> {
     app.pipeline.mint.parse_delivery(id).ok_or_else(|| Problem::not_found("delivery"))
 }
 
+/// As it stands in a list: of many events the last alone are named.
+fn listed(app: &App, row: &DeliveryRow) -> Value {
+    let mut value = shown(app, row);
+    value["events"] = json!(last_events(row));
+    value
+}
+
+/// The events that are named where there may be many deliveries.
+pub(super) fn last_events(row: &DeliveryRow) -> &[String] {
+    &row.events[row.events.len().saturating_sub(DELIVERY_EVENTS_LISTED_MAX)..]
+}
+
+/// How many events a delivery carries, whether they are named or not.
+pub(super) fn count(row: &DeliveryRow) -> u32 {
+    row.fold.as_ref().map_or(1, |fold| fold.count)
+}
+
 fn shown(app: &App, row: &DeliveryRow) -> Value {
     let mut value = json!({
         "id": app.pipeline.mint.delivery(row.no),
         "subscriber": row.subscriber_id,
         "status": row.status,
         "attempts": row.attempts,
+        "count": count(row),
         "events": row.events,
         "due_at": row.due_at,
         "created_at": row.created_at,
     });
     if row.out_of_order {
         value["out_of_order"] = true.into();
+    }
+    if let Some(fold) = &row.fold {
+        value["fold"] = folded(fold);
     }
     if row.replay {
         value["replay"] = true.into();
@@ -146,6 +169,16 @@ fn shown(app: &App, row: &DeliveryRow) -> Value {
     }
     if let Some(reason) = app.reason(row) {
         value["reason"] = reason.into();
+    }
+    value
+}
+
+/// The window that a delivery was.
+fn folded(fold: &FoldRow) -> Value {
+    let mut value = json!({ "mode": fold.mode, "key": key_value(&fold.key), "opened_at": fold.opened_at });
+    if let Some((at, by)) = fold.closed {
+        value["closed_at"] = json!(at);
+        value["closed_by"] = by.name().into();
     }
     value
 }

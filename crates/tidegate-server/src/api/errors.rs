@@ -41,7 +41,7 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "condition_invalid",
-        "A `where` condition can not be compiled, or is too large to be judged quickly.",
+        "A condition (`match.where`, `fold.bypass`, `fold.cancel_on`) can not be compiled, or is too large to be judged quickly.",
         "Correct the CEL expression; the detail says where it goes wrong.",
     ),
     error(
@@ -162,9 +162,14 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error("flag_invalid", "A parameter that is on or off has another value.", "Say `true` or `false`."),
     error(
+        "fold_term",
+        "A term of `fold` belongs to another mode than the one given.",
+        "Remove it, or give the mode that it belongs to.",
+    ),
+    error(
         "fold_unsupported",
         "This version does not know that fold mode.",
-        "Use a mode that the API description lists.",
+        "Use `each`, `window`, `quiet` or `batch`.",
     ),
     error("header_invalid", "A `ce-` header can not be read.", "Percent-encode it as CloudEvents says."),
     error(
@@ -256,6 +261,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Check the id, and the project that the key acts on.",
     ),
     error(
+        "order_not_folded",
+        "A fold and an order do not fit: what is in one window can not be in several lanes.",
+        "Add the path of `order.by` to `fold.by`.",
+    ),
+    error(
         "overloaded",
         "Too much is under way; nothing of the request was accepted.",
         "Send it again after `retry-after` seconds, with the same ids.",
@@ -335,8 +345,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "selector_invalid",
-        "It is not clear which units are meant.",
-        "Say `ids`, `source`, `type` or `reason`; or `\"all\": true` alone.",
+        "It is not clear which are meant.",
+        "Select some by the fields that the detail lists; or say `\"all\": true` alone.",
     ),
     error(
         "signing_conflict",
@@ -378,108 +388,12 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "The subscriber's endpoint is not asked for its consent.",
         "Set `verification` to `challenge` or `cloudevents` first.",
     ),
+    error(
+        "window_key_invalid",
+        "A window's key does not have exactly the members that the subscriber folds by.",
+        "Copy the key from `GET /v1/windows`.",
+    ),
 ];
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
-
-    use super::*;
-
-    /// The same table as a page for those who read the sources.
-    #[test]
-    fn the_page_is_this_table() {
-        let mut page = "# Errors\n\nEvery error is `application/problem+json` with a stable `code`. This page is made from the table in \
-             `api/errors.rs`; a running server shows it at `/docs/errors`.\n\n| code | cause | remedy |\n|---|---|---|\n"
-            .to_owned();
-        for ErrorCode { code, cause, remedy } in ERRORS {
-            page.push_str(&format!("| `{code}` | {cause} | {remedy} |\n"));
-        }
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors.md");
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(&path, &page).unwrap();
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            written == page,
-            "docs/errors.md is out of date: BLESS=1 cargo test -p tidegate-server --lib"
-        );
-    }
-
-    /// The calls whose first text is a code.
-    const CALLS: [&str; 12] = [
-        "Problem::new(",
-        "Problem::invalid(",
-        "Problem::conflict(",
-        "Problem::unavailable(",
-        "Self::conflict(",
-        "Self::unavailable(",
-        "Refusal::new(",
-        "Refusal::invalid(",
-        "Invalid::new(",
-        "code: ",
-        "(\"invalid type\", ",
-        "(\"unknown variant\", ",
-    ];
-
-    /// Every source file of the crates that make problems, tests aside.
-    fn sources() -> Vec<String> {
-        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
-        let mut folders = vec![crates.join("tidegate-core/src"), crates.join("tidegate-server/src")];
-        let mut texts = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                let is_other = path.file_name().is_some_and(|name| name == "tests" || name == "errors.rs");
-                match path.extension() {
-                    _ if is_other => {}
-                    None => folders.push(path),
-                    Some(kind) if kind == "rs" => texts.push(std::fs::read_to_string(path).expect("a text")),
-                    Some(_) => {}
-                }
-            }
-        }
-        texts
-    }
-
-    /// The first text after a call, if it reads like a code.
-    fn code(after: &str) -> Option<&str> {
-        let text = after.split('"').nth(1)?;
-        let is_near = after.find('"')? < 60 && !after.split('"').next()?.contains(['{', ';']);
-        let is_code = text.len() > 3 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        (is_near && is_code).then_some(text)
-    }
-
-    #[test]
-    fn every_code_in_the_sources_has_its_line() {
-        let known: BTreeSet<&str> = ERRORS.iter().map(|error| error.code).collect();
-        let mut used = BTreeSet::new();
-        let sources = sources();
-        for text in &sources {
-            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-            for call in CALLS {
-                used.extend(text.match_indices(call).filter_map(|(at, _)| code(&text[at + call.len()..])));
-            }
-        }
-        let missing: Vec<_> = used.difference(&known).collect();
-        assert!(missing.is_empty(), "without a line in errors.rs: {missing:?}");
-        assert!(used.len() > 50, "the search finds codes");
-        for error in ERRORS {
-            let literal = format!("\"{}\"", error.code);
-            assert!(
-                sources.iter().any(|text| text.contains(&literal)),
-                "{} is not used any more",
-                error.code
-            );
-        }
-    }
-
-    #[test]
-    fn every_line_says_cause_and_remedy_once() {
-        assert!(ERRORS.is_sorted_by(|a, b| a.code < b.code), "in order of the alphabet, each once");
-        for error in ERRORS {
-            assert!(error.cause.ends_with('.') && error.remedy.ends_with('.'), "{}", error.code);
-        }
-    }
-}
+mod tests;

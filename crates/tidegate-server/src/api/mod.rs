@@ -35,6 +35,7 @@ mod tests;
 mod trace;
 mod trigger;
 mod vitals;
+mod windows;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -172,6 +173,9 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers/{id}/test", sample::test),
         route(M::POST, "/v1/subscribers/{id}/verify", subscribers::verify),
         route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
+        route(M::GET, "/v1/windows", windows::list),
+        route(M::POST, "/v1/windows/flush", windows::flush),
+        route(M::POST, "/v1/windows/cancel", windows::cancel),
         route(M::POST, "/v1/trigger", trigger::trigger),
         route(M::POST, "/v1/webhooks/subscribers", seeds::webhooks::register),
         route(M::GET, "/v1/webhooks/subscribers", seeds::webhooks::list),

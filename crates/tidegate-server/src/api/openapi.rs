@@ -22,6 +22,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/base.json"),
     include_str!("openapi/events.json"),
     include_str!("openapi/subscribers.json"),
+    include_str!("openapi/windows.json"),
     include_str!("openapi/sending.json"),
     include_str!("openapi/seeds.json"),
     include_str!("openapi/deliveries.json"),

@@ -314,22 +314,19 @@ impl App {
         definition: &Definition,
         own: Option<SubscriberNo>,
     ) -> Result<(), Problem> {
-        if definition.matching.condition.is_none() {
-            return Ok(());
-        }
+        let Some((field, _)) = definition.conditions().next() else { return Ok(()) };
         let roster = self.parts.rosters.current();
-        let others = roster.endpoints().filter(|endpoint| {
-            let rule = &endpoint.rule;
-            let is_other = rule.project == caller.project && Some(rule.no) != own;
-            is_other && rule.definition.matching.condition.is_some()
-        });
-        if others.count() < CONDITIONS_PER_PROJECT_MAX {
+        let others = roster
+            .endpoints()
+            .filter(|endpoint| endpoint.rule.project == caller.project && Some(endpoint.rule.no) != own);
+        let count: usize = others.map(|endpoint| endpoint.definition().conditions().count()).sum();
+        if count + definition.conditions().count() <= CONDITIONS_PER_PROJECT_MAX {
             return Ok(());
         }
         let detail = format!(
-            "a project has at most {CONDITIONS_PER_PROJECT_MAX} subscribers with a condition: match by type or source"
+            "a project's subscribers have at most {CONDITIONS_PER_PROJECT_MAX} conditions: match by type or source"
         );
-        Err(Problem::conflict("quota_exceeded", detail).with("field", "match.where"))
+        Err(Problem::conflict("quota_exceeded", detail).with("field", field))
     }
 
     /// A project's subscriber, or 404.

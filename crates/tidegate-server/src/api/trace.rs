@@ -1,6 +1,7 @@
 //! `/v1/events/{id}/trace`: for each subscriber what happened, or why not.
 //!
-//! Judged by the subscriber's definition in force when the event was accepted, with the same code that routed it.
+//! Judged by the subscriber's definition in force when the event was accepted, with the same code that routed it. An event
+//! that was folded stands beside its window, whether that is open, a delivery by now, or was cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +9,18 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::Event;
 use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::route::{Judgement, Subscriber, View};
-use tidegate_store::{DeliveryRow, TraceRule};
+use tidegate_store::{DeliveryRow, FoldRow, TraceRule};
 
 use super::auth::Caller;
 use super::problem::Answer;
 use super::request::{Query, Segment};
+use super::windows::traced;
 use super::{App, events, json_answer};
 
 #[derive(Serialize)]
@@ -32,6 +35,8 @@ struct Line {
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     delivery: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,21 +53,47 @@ pub(super) async fn get(
     let mut query = Query::parse(raw.as_deref(), &["source"])?;
     let event = events::find(&app, &caller, id, query.take("source")).await?;
     let trace = app.parts.store.trace(caller.project, event.seq).await?;
-    let mut delivered: BTreeMap<SubscriberNo, Vec<&DeliveryRow>> = BTreeMap::new();
+    let mut found: BTreeMap<SubscriberNo, Vec<Line>> = BTreeMap::new();
     for delivery in &trace.deliveries {
-        delivered.entry(delivery.subscriber).or_default().push(delivery);
+        found.entry(delivery.subscriber).or_default().push(delivery_line(&app, delivery));
+    }
+    for window in trace.windows.iter().filter(|window| window.delivery.is_none()) {
+        let rule = trace.rules.iter().find(|rule| rule.subscriber == window.subscriber);
+        let line = rule.map(|rule| window_line(&app, rule, window));
+        found.entry(window.subscriber).or_default().extend(line);
     }
     let raw = events::raw(&event);
     let event = event.into_event();
     let mut lines = Vec::new();
     for rule in trace.rules {
-        match delivered.remove(&rule.subscriber) {
-            Some(rows) => lines.extend(rows.into_iter().map(|row| delivery_line(&app, row))),
+        match found.remove(&rule.subscriber) {
+            Some(own) => lines.extend(own),
             None => lines.push(judged_line(caller.project, rule, &event)),
         }
     }
-    lines.extend(delivered.into_values().flatten().map(|row| delivery_line(&app, row)));
+    lines.extend(found.into_values().flatten());
     Ok(json_answer(StatusCode::OK, &TraceAnswer { event: raw, subscribers: lines }))
+}
+
+/// A window that is no delivery: it is open, or ended without one.
+fn window_line(app: &App, rule: &TraceRule, window: &FoldRow) -> Line {
+    let is_there = app.parts.rosters.current().endpoint(window.subscriber).is_some();
+    let (outcome, reason) = match window.closed {
+        None if is_there => (Status::Pending.name(), None),
+        None => (Status::Cancelled.name(), Some("its subscriber was deleted")),
+        Some(_) => {
+            let reason = "its window was cancelled, by fold.cancel_on or by request";
+            (Status::Cancelled.name(), Some(reason))
+        }
+    };
+    Line {
+        subscriber: rule.subscriber_id.clone(),
+        outcome,
+        reason: reason.map(str::to_owned),
+        window: Some(traced(window)),
+        delivery: None,
+        attempts: None,
+    }
 }
 
 fn delivery_line(app: &App, row: &DeliveryRow) -> Line {
@@ -76,6 +107,7 @@ fn delivery_line(app: &App, row: &DeliveryRow) -> Line {
         subscriber: row.subscriber_id.clone(),
         outcome,
         reason: app.reason(row),
+        window: row.fold.as_ref().map(traced),
         delivery: Some(app.pipeline.mint.delivery(row.no)),
         attempts: Some(row.attempts),
     }
@@ -83,7 +115,8 @@ fn delivery_line(app: &App, row: &DeliveryRow) -> Line {
 
 fn judged_line(project: ProjectNo, rule: TraceRule, event: &Event) -> Line {
     let (outcome, reason) = judge(project, &rule, event);
-    Line { subscriber: rule.subscriber_id, outcome, reason: Some(reason), delivery: None, attempts: None }
+    let (window, delivery, attempts) = (None, None, None);
+    Line { subscriber: rule.subscriber_id, outcome, reason: Some(reason), window, delivery, attempts }
 }
 
 fn judge(project: ProjectNo, rule: &TraceRule, event: &Event) -> (&'static str, String) {

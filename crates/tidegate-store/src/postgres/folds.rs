@@ -351,13 +351,14 @@ impl<'a> Folding<'a> {
     }
 
     /// The same outside a group.
-    pub(super) async fn settle_alone(self, conn: &Conn, now: Timestamp) -> Asked<()> {
+    pub(super) async fn settle_alone(self, conn: &Conn, now: Timestamp) -> Asked<Vec<ClosedWindow>> {
         let Self { draft, closings, past } = self;
-        write(conn, &draft.decided(), &past).await?;
+        let decided = draft.decided();
+        write(conn, &decided, &past).await?;
         let statuses = closings.iter().map(|closing| if closing.lane.is_some() { WAITING } else { DUE });
         insert(conn, &closings, &statuses.collect::<Vec<_>>(), now, (0, 0)).await?;
         lanes::make_next_due(conn, &lanes_of(&closings), now).await?;
-        Ok(())
+        Ok(ClosedWindow::all(&decided))
     }
 
     /// The draft, for whoever ends windows by request.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tidegate_core::attempt::{Attempt, ErrorClass};
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
-use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::limits::{DELIVERY_EVENTS_LISTED_MAX as LISTED, PAGE_ROWS_SCANNED_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -30,12 +30,12 @@ fn columns() -> String {
     )
 }
 
-/// Deliveries with the ids of their events, which are looked up together.
-async fn delivery_rows(conn: &Conn, rows: &[Row]) -> Asked<Vec<DeliveryRow>> {
+/// Deliveries with the ids of their events, which are looked up together: of a fold, `at_most` those that joined last.
+async fn delivery_rows(conn: &Conn, rows: &[Row], at_most: usize) -> Asked<Vec<DeliveryRow>> {
     let numbers: Vec<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
     let events: Vec<Seq> = rows.iter().map(|row| row.get(11)).collect();
     let folds: Vec<Option<WindowNo>> = rows.iter().map(|row| row.get(12)).collect();
-    let mut ids = event_ids(conn, &numbers, &events, &folds).await?;
+    let mut ids = event_ids(conn, &numbers, &events, &folds, at_most).await?;
     let folds: Vec<WindowNo> = folds.into_iter().flatten().collect();
     let mut folds = windows::rows(conn, &folds).await?;
     let told = rows.iter().map(|row| {
@@ -69,7 +69,8 @@ const EVENT_IDS: &str = "SELECT c.delivery, e.id FROM
         (SELECT delivery, event FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS i(delivery, event, fold)
             WHERE fold IS NULL
          UNION ALL SELECT i.delivery, m.event FROM unnest($1::bigint[], $3::bigint[]) AS i(delivery, fold)
-            CROSS JOIN LATERAL (SELECT event FROM members WHERE \"window\" = i.fold) m) c
+            CROSS JOIN LATERAL (SELECT event FROM members WHERE \"window\" = i.fold
+                ORDER BY event DESC LIMIT $4) m) c
     JOIN events e ON e.seq = c.event ORDER BY c.delivery, c.event";
 
 async fn event_ids(
@@ -77,10 +78,12 @@ async fn event_ids(
     deliveries: &[DeliveryNo],
     first: &[Seq],
     folds: &[Option<WindowNo>],
+    at_most: usize,
 ) -> Asked<BTreeMap<DeliveryNo, Vec<String>>> {
     let mut ids: BTreeMap<DeliveryNo, Vec<String>> = BTreeMap::new();
     if !deliveries.is_empty() {
-        for row in conn.rows(EVENT_IDS, &[&deliveries, &first, &folds]).await? {
+        let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+        for row in conn.rows(EVENT_IDS, &[&deliveries, &first, &folds, &at_most]).await? {
             ids.entry(row.get(0)).or_default().push(events::text(&row, 1));
         }
     }
@@ -134,7 +137,7 @@ pub(super) async fn list(
         let values: super::db::Values<'_> = &[&before, &project, &filter.subscriber, &(looked - 1)];
         conn.row(&list_end_sql(filter), values).await?.map(|row| row.get(0))
     };
-    Ok(Page { items: delivery_rows(conn, &rows).await?, next })
+    Ok(Page { items: delivery_rows(conn, &rows, LISTED).await?, next })
 }
 
 const ATTEMPTS: &str = "SELECT n, at, status, error, record FROM attempts WHERE delivery = $1
@@ -146,7 +149,7 @@ pub(super) async fn one(
     project: ProjectNo,
     no: DeliveryNo,
 ) -> Asked<Option<(DeliveryRow, Vec<AttemptRow>)>> {
-    let Some(delivery) = among(conn, project, vec![no]).await?.pop() else { return Ok(None) };
+    let Some(delivery) = found(conn, project, vec![no], usize::MAX).await?.pop() else { return Ok(None) };
     let attempts = conn.rows(ATTEMPTS, &[&no]).await?.iter().map(attempt_row).collect();
     Ok(Some((delivery, attempts)))
 }
@@ -157,12 +160,21 @@ pub(super) async fn among(
     project: ProjectNo,
     numbers: Vec<DeliveryNo>,
 ) -> Asked<Vec<DeliveryRow>> {
+    found(conn, project, numbers, LISTED).await
+}
+
+async fn found(
+    conn: &Conn,
+    project: ProjectNo,
+    numbers: Vec<DeliveryNo>,
+    at_most: usize,
+) -> Asked<Vec<DeliveryRow>> {
     let sql = format!(
         "SELECT {} FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.id = ANY($1) AND d.project = $2 ORDER BY d.id",
         columns()
     );
-    delivery_rows(conn, &conn.rows(&sql, &[&numbers, &project]).await?).await
+    delivery_rows(conn, &conn.rows(&sql, &[&numbers, &project]).await?, at_most).await
 }
 
 fn attempt_row(row: &Row) -> AttemptRow {
@@ -204,7 +216,7 @@ pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<
     let rule =
         |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
     Ok(Trace {
-        deliveries: delivery_rows(conn, &deliveries).await?,
+        deliveries: delivery_rows(conn, &deliveries, LISTED).await?,
         windows: windows::joined(conn, event).await?,
         rules: rules.iter().map(rule).collect(),
     })

@@ -78,7 +78,7 @@ fn window_row(row: &Row) -> WindowRow {
 
 const ROW: &str =
     "SELECT w.no, w.subscriber, w.terms, w.key_text, w.opened_at, w.due_at, w.closed_at, w.closed_by,
-    w.delivery FROM windows w";
+    w.delivery, w.count FROM windows w";
 
 fn fold_row(row: &Row) -> FoldRow {
     let closed_by = row.get::<_, Option<&str>>(7).and_then(ClosedBy::parse);
@@ -91,6 +91,7 @@ fn fold_row(row: &Row) -> FoldRow {
         due_at: Timestamp::from_ms(row.get(5)),
         closed: row.get::<_, Option<i64>>(6).map(Timestamp::from_ms).zip(closed_by),
         delivery: row.get(8),
+        count: row.get::<_, i32>(9).cast_unsigned(),
     }
 }
 
@@ -163,7 +164,7 @@ pub(super) async fn end(
         }
         ended.windows += 1;
     }
-    folding.settle_alone(conn, now).await?;
+    ended.closed = folding.settle_alone(conn, now).await?;
     ended.subscribers.sort_unstable();
     ended.subscribers.dedup();
     Ok(ended)

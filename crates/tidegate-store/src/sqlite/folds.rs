@@ -17,7 +17,7 @@ use tidegate_core::time::Timestamp;
 use super::commit::Context;
 use super::deliveries::{self, New};
 use super::{Writer, stamp};
-use crate::{EndWindows, Ended, Seal, WindowsEnd};
+use crate::{ClosedWindow, EndWindows, Ended, Seal, WindowsEnd};
 
 const LIVE: &str =
     "SELECT no, project, subscriber, key, lane, replay, terms, opened_at, due_at, count, bytes,
@@ -330,6 +330,7 @@ pub(super) fn end(
         ended.windows += 1;
     }
     let decided = draft.decided();
+    ended.closed = ClosedWindow::all(&decided);
     write(&tx, &decided)?;
     stamp(&tx, now)?;
     tx.commit()?;

@@ -104,7 +104,7 @@ fn scan_past(
         let is_meant = ended.is_some_and(|at| at <= scope.asked_at.as_ms());
         if is_own && is_meant && row.get::<_, i64>(2)? == status {
             let carried = match row.get(5)? {
-                Some(window) => windows::events(conn, window)?,
+                Some(window) => windows::events(conn, window, usize::MAX)?,
                 None => vec![row.get(1)?],
             };
             scan.looked += carried.len() as u64;

@@ -195,6 +195,10 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| windows::bundle(conn, window).map_err(failed)).await
     }
 
+    async fn windows_open(&self) -> Result<Option<u64>> {
+        Ok(Some(self.book.lock().unwrap_or_else(PoisonError::into_inner).gathering() as u64))
+    }
+
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(self.book.lock().unwrap_or_else(PoisonError::into_inner).next_due())
     }
@@ -260,7 +264,8 @@ impl Store for SqliteStore {
     }
 
     async fn trace(&self, project: ProjectNo, event: Seq) -> Result<Trace> {
-        self.readers.read(move |conn| read::trace(conn, project, event).map_err(failed)).await
+        let book = Arc::clone(&self.book);
+        self.readers.read(move |conn| read::trace(conn, &book, project, event).map_err(failed)).await
     }
 
     async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>> {

@@ -1,12 +1,14 @@
 //! Deliveries as people look at them: listed, opened, traced, counted.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
 use tidegate_core::delivery::Status;
+use tidegate_core::fold::Book;
 use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
-use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::limits::{DELIVERY_EVENTS_LISTED_MAX as LISTED, PAGE_ROWS_SCANNED_MAX};
 use tidegate_core::time::Timestamp;
 
 use super::windows;
@@ -18,7 +20,8 @@ const SELECT: &str =
         d.replay > 0, d.fold, d.out_of_order
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
-fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
+/// `at_most` so many ids of its events: a list of large folds is not to read every one of their members.
+fn delivery_row(conn: &Connection, row: &Row<'_>, at_most: usize) -> rusqlite::Result<DeliveryRow> {
     let no = row.get(0)?;
     let status = status(row)?;
     // What is held has the reason of its subscriber.
@@ -37,7 +40,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>) -> rusqlite::Result<DeliveryRo
         replay: row.get(16)?,
         out_of_order: row.get(18)?,
         fold: fold(conn, row.get(17)?)?,
-        events: event_ids(conn, row.get(12)?, row.get(17)?)?,
+        events: event_ids(conn, row.get(12)?, row.get(17)?, at_most)?,
     })
 }
 
@@ -57,9 +60,14 @@ fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
     })
 }
 
-fn event_ids(conn: &Connection, first: Seq, fold: Option<WindowNo>) -> rusqlite::Result<Vec<String>> {
+fn event_ids(
+    conn: &Connection,
+    first: Seq,
+    fold: Option<WindowNo>,
+    at_most: usize,
+) -> rusqlite::Result<Vec<String>> {
     let carried = match fold {
-        Some(window) => windows::events(conn, window)?,
+        Some(window) => windows::events(conn, window, at_most)?,
         None => vec![first],
     };
     carried.into_iter().filter_map(|event| event_id(conn, event).transpose()).collect()
@@ -103,7 +111,7 @@ pub(super) fn list(
         scanned += 1;
         let found = status(row)?;
         if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(|wanted| wanted == found) {
-            page.items.push(delivery_row(conn, row)?);
+            page.items.push(delivery_row(conn, row, LISTED)?);
         }
         page.next = Some(row.get(0)?);
     }
@@ -124,7 +132,7 @@ pub(super) fn one(
 ) -> rusqlite::Result<Option<(DeliveryRow, Vec<AttemptRow>)>> {
     let found = conn
         .prepare_cached(&one_sql())?
-        .query_row([no, project], |row| delivery_row(conn, row))
+        .query_row([no, project], |row| delivery_row(conn, row, usize::MAX))
         .optional()?;
     let Some(delivery) = found else { return Ok(None) };
     let attempts = conn
@@ -148,7 +156,8 @@ pub(super) fn among(
     let mut statement = conn.prepare_cached(&one_sql())?;
     let mut found = Vec::new();
     for no in numbers {
-        found.extend(statement.query_row([no, project], |row| delivery_row(conn, row)).optional()?);
+        let row = |row: &Row<'_>| delivery_row(conn, row, LISTED);
+        found.extend(statement.query_row([no, project], row).optional()?);
     }
     Ok(found)
 }
@@ -196,7 +205,12 @@ pub(super) const RULES: &str =
          WHERE w.project = s.project AND w.subscriber = s.no AND w.version <= e.version)
     WHERE s.project = ?2 AND (s.deleted_at IS NULL OR s.created_version <= e.version) ORDER BY s.no";
 
-pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqlite::Result<Trace> {
+pub(super) fn trace(
+    conn: &Connection,
+    book: &Mutex<Book>,
+    project: ProjectNo,
+    event: Seq,
+) -> rusqlite::Result<Trace> {
     let mut trace = Trace::default();
     let mut following = conn.prepare_cached(&following_sql())?;
     let mut rows = following.query([event])?;
@@ -205,14 +219,15 @@ pub(super) fn trace(conn: &Connection, project: ProjectNo, event: Seq) -> rusqli
         if !is_with_it || row.get::<_, ProjectNo>(13)? != project {
             break;
         }
-        trace.deliveries.push(delivery_row(conn, row)?);
+        trace.deliveries.push(delivery_row(conn, row, LISTED)?);
     }
     let mut late = conn.prepare_cached(&late_sql())?;
     let mut rows = late.query([event, project])?;
     while let Some(row) = rows.next()? {
-        trace.deliveries.push(delivery_row(conn, row)?);
+        trace.deliveries.push(delivery_row(conn, row, LISTED)?);
     }
     trace.windows = windows::joined(conn, event)?;
+    windows::update_open(&mut trace.windows, &book.lock().unwrap_or_else(PoisonError::into_inner));
     trace.rules = conn
         .prepare_cached(RULES)?
         .query_map([event, project], |row| {

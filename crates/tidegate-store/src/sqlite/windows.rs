@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::fold::{Book, Bundle, ClosedBy, Slot, Stage, Terms, Window};
+use tidegate_core::fold::{Book, Bundle, ClosedBy, Key, Slot, Stage, Terms, Window};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
@@ -56,8 +56,8 @@ fn walk(
     Ok(())
 }
 
-/// The events of a window that are still kept, in order.
-pub(super) fn events(conn: &Connection, no: WindowNo) -> rusqlite::Result<Vec<Seq>> {
+/// The events of a window, in order; of more than `at_most` those that joined last.
+pub(super) fn events(conn: &Connection, no: WindowNo, at_most: usize) -> rusqlite::Result<Vec<Seq>> {
     let last: Option<Seq> = conn
         .prepare_cached("SELECT last FROM windows WHERE no = ?1")?
         .query_row([no], |row| row.get(0))
@@ -67,6 +67,9 @@ pub(super) fn events(conn: &Connection, no: WindowNo) -> rusqlite::Result<Vec<Se
     let mut prev = conn.prepare_cached("SELECT prev FROM members WHERE event = ?1 AND window = ?2")?;
     walk(last, |event| {
         events.push(event);
+        if events.len() == at_most {
+            return Ok(None);
+        }
         prev.query_row([event, no], |row| row.get(0)).optional().map(Option::flatten)
     })?;
     events.sort_unstable();
@@ -118,7 +121,7 @@ pub(super) fn list(
 
 const ROW: &str =
     "SELECT w.no, w.subscriber, w.terms, w.key_text, w.opened_at, w.due_at, w.closed_at, w.closed_by,
-        w.delivery FROM windows w";
+        w.delivery, w.count FROM windows w";
 
 fn fold_row(row: &Row<'_>) -> rusqlite::Result<FoldRow> {
     let terms: String = row.get(2)?;
@@ -134,7 +137,19 @@ fn fold_row(row: &Row<'_>) -> rusqlite::Result<FoldRow> {
         due_at: Timestamp::from_ms(row.get(5)?),
         closed: closed_at.map(Timestamp::from_ms).zip(closed_by),
         delivery: row.get(8)?,
+        count: row.get(9)?,
     })
+}
+
+/// While a window is open, memory knows more than its row.
+pub(super) fn update_open(rows: &mut [FoldRow], book: &Book) {
+    for row in rows.iter_mut().filter(|row| row.closed.is_none()) {
+        let key = Key::from_text(&row.key);
+        let found = [key.hash, key.for_replay().hash].map(|hash| book.get((row.subscriber, hash)));
+        if let Some(window) = found.into_iter().flatten().find(|window| window.no == row.no) {
+            (row.due_at, row.count) = (window.due_at, window.count);
+        }
+    }
 }
 
 /// A window and what became of it.

@@ -12,6 +12,7 @@ use tidegate_store::{DeliveryFilter, DeliveryRow};
 use super::webhooks::find;
 use crate::api::App;
 use crate::api::auth::Caller;
+use crate::api::deliveries::{count, last_events};
 use crate::api::pages::Pages;
 use crate::api::problem::{Answer, Problem};
 use crate::api::request::{Query, Segment};
@@ -53,7 +54,8 @@ async fn shown(app: &App, caller: &Caller, row: &DeliveryRow, attempts_max: usiz
         "lastError": last_error(app, caller, row).await?,
         "createdAt": row.created_at,
         "deliveredAt": row.finished_at.filter(|_| row.status == Status::Delivered),
-        "events": row.events,
+        "eventCount": count(row),
+        "events": last_events(row),
     }))
 }
 

@@ -10,6 +10,7 @@ use tidegate_core::id::Mint;
 use tidegate_store::DeliveryRow;
 
 use super::cursor::Cursor;
+use crate::api::deliveries::{count, last_events};
 use crate::watch::Change;
 
 /// How long a browser waits before it comes back.
@@ -57,7 +58,8 @@ impl Frames {
             "id": mint.delivery(row.no),
             "subscriber": row.subscriber_id,
             "status": change.status,
-            "events": row.events,
+            "count": count(row),
+            "events": last_events(row),
             "attempt": attempt,
         });
         if let Some(at) = change.due_at {

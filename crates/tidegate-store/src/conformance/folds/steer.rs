@@ -63,7 +63,10 @@ async fn windows_are_flushed_by_subscriber_and_key(mut bench: Bench) {
     bench.pass(10);
     let flush = WindowsEnd::Close(ClosedBy::Flush);
     let ended = end(&bench, Some(a), Some("y"), flush).await;
-    assert_eq!(ended, Ended { windows: 1, subscribers: vec![a], is_complete: true });
+    assert_eq!(
+        (ended.windows, ended.closed.len(), ended.subscribers, ended.is_complete),
+        (1, 1, vec![a], true)
+    );
     assert_eq!(drain(&bench, a).await, told(&[(ClosedBy::Flush, "2")]));
     assert_eq!(end(&bench, None, Some("x"), flush).await.subscribers, [a, b]);
     let ended = end(&bench, None, None, WindowsEnd::Close(ClosedBy::Trigger)).await;
@@ -91,7 +94,10 @@ async fn a_cancelled_window_leads_to_nothing(mut bench: Bench) {
     let subscriber = bench.subscriber("s").await;
     bench.send([draft("1").folded(subscriber, &window(1_000), "a")]).await;
     let ended = end(&bench, Some(subscriber), None, WindowsEnd::Cancel).await;
-    assert_eq!(ended, Ended { windows: 1, subscribers: Vec::new(), is_complete: true });
+    assert_eq!(
+        (ended.windows, ended.closed.len(), ended.subscribers, ended.is_complete),
+        (1, 1, vec![], true)
+    );
     bench.reopen().await;
     bench.pass(5_000);
     assert!(close(&bench).await.closed.is_empty() && open(&bench).await.is_empty());
