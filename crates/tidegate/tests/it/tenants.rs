@@ -185,6 +185,8 @@ fn fill_every_list(tenant: &Tenant) {
     let url = Receiver::start().url();
     let gives_up = json!({ "destination": { "url": "http://127.0.0.1:1/" }, "retry": { "schedule": [] } });
     client.post("/v1/subscribers", &gives_up).expect(201);
+    let by_number = json!({ "destination": { "url": url }, "fold": { "mode": "window", "by": ["data.n"] } });
+    client.post("/v1/subscribers", &by_number).expect(201);
     for n in 0..2 {
         let webhook = json!({ "name": format!("w{n}"), "url": url, "secret": "a-secret-of-theirs" });
         client.post("/v1/webhooks/subscribers", &webhook).expect(201);
@@ -193,10 +195,20 @@ fn fill_every_list(tenant: &Tenant) {
             client.call("PUT", &path, &json!({ "description": "d" })).expect(201);
         }
         client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
+        client.post("/v1/trigger", &Value::Null).expect(202);
+        let webhook = client.get("/v1/webhooks/subscribers").expect(200)["items"][0]["id"].clone();
+        let history = format!("/v1/webhooks/subscribers/{}/deliveries", webhook.as_str().expect("an id"));
+        client.until(&history, |page| {
+            let items = page["items"].as_array().expect("a list");
+            items.iter().filter(|item| item["status"] == "SUCCESS").count() > n
+        });
         client.publish(
             &json!({ "id": format!("q{n}"), "source": "s", "type": "t", "time": "2999-01-01T00:00:00Z" }),
         );
         client.post("/v1/dead-letters/replay", &Value::Null).expect(202);
+    }
+    for n in 0..2 {
+        client.publish(&json!({ "id": format!("w{n}"), "source": "s", "type": "t", "data": { "n": n } }));
     }
     client.until("/v1/dead-letters", |page| page["items"].as_array().is_some_and(|items| items.len() >= 2));
 }

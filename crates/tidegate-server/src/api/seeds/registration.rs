@@ -22,13 +22,14 @@ struct Registration {
     active: Option<bool>,
 }
 
-/// Reads a registration. It gets what is kept already, in order, and has no secret unless it brings one.
+/// Reads a registration. It gets what is kept already, in order and in batches, and has no secret unless it brings one.
 pub(super) fn parse(body: &[u8]) -> Result<Creation, Invalid> {
     let form: Registration = read(if body.is_empty() { b"{}" } else { body })?;
     check_secret(form.secret.as_deref())?;
     let ours = json!({
         "name": form.name,
         "match": { "types": form.event_filter.unwrap_or_default() },
+        "fold": { "mode": "batch", "every": "30s", "max_events": 1000 },
         "destination": { "url": form.url, "payload": "events" },
         "order": { "by": "subscriber" },
         "active": form.active.unwrap_or(true),
