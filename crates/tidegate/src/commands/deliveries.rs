@@ -10,6 +10,7 @@ use tidegate_core::delivery::Status;
 
 use crate::commands::Globals;
 use crate::commands::resource::{Column, Page, Session, table_text};
+use crate::output::cell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,20 +19,27 @@ Examples:
   tidegate deliveries get dlv_01J8ZQ4WAV          with every attempt
   tidegate deliveries retry dlv_01J8ZQ4WAV        one attempt now, then a fresh schedule";
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     ("ID", "id"),
     ("STATUS", "status"),
     ("ATTEMPTS", "attempts"),
     ("DUE", "due_at"),
     ("SUBSCRIBER", "subscriber"),
+    ("COUNT", "count"),
     ("EVENTS", "events"),
 ];
 
-const LINES: [Column; 8] = [
+const LINES: [Column; 14] = [
     ("id", "id"),
     ("status", "status"),
     ("subscriber", "subscriber"),
+    ("count", "count"),
     ("events", "events"),
+    ("fold", "fold.mode"),
+    ("key", "fold.key"),
+    ("opened", "fold.opened_at"),
+    ("closed", "fold.closed_at"),
+    ("closed by", "fold.closed_by"),
     ("created", "created_at"),
     ("due", "due_at"),
     ("ended", "finished_at"),
@@ -93,7 +101,8 @@ pub(crate) async fn run(args: DeliveriesArgs, globals: &Globals) -> anyhow::Resu
                 subscriber.as_ref().map(|id| ["v1", "subscribers", id.as_str(), "deliveries"]);
             let path = of_subscriber.as_ref().map_or(&["v1", "deliveries"][..], |path| &path[..]);
             let empty = "No deliveries. Send an event: tidegate send --help";
-            session.list(path, &[("status", status.as_deref())], &page, &COLUMNS, empty).await?;
+            let filters = [("status", status.as_deref())];
+            session.list_edited(path, &filters, &page, &COLUMNS, empty, &name_few).await?;
         }
         Verb::Get { id } => get(&mut session, &id).await?,
         Verb::Retry { id } => {
@@ -103,9 +112,25 @@ pub(crate) async fn run(args: DeliveriesArgs, globals: &Globals) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// People read a few ids; the rest is told as a number.
+pub(crate) fn few_events(delivery: &Value) -> String {
+    const FEW: usize = 3;
+    let ids: Vec<&str> =
+        delivery["events"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let more = delivery["count"].as_u64().unwrap_or(0).saturating_sub(FEW as u64);
+    match more {
+        1.. if ids.len() > FEW => format!("{} and {more} more", ids[..FEW].join(",")),
+        _ => cell(delivery, "events"),
+    }
+}
+
+fn name_few(delivery: &mut Value) {
+    delivery["events"] = few_events(delivery).into();
+}
+
 async fn get(session: &mut Session, id: &str) -> anyhow::Result<()> {
     let answer = session.get(&["v1", "deliveries", id]).await?;
-    let Some(delivery) = session.show(&answer, &LINES)? else { return Ok(()) };
+    let Some(delivery) = session.show_edited(&answer, &LINES, &name_few)? else { return Ok(()) };
     match delivery.get("attempt_log").and_then(Value::as_array) {
         Some(attempts) if !attempts.is_empty() => {
             session.output.line("")?;

@@ -22,6 +22,7 @@ mod tail;
 mod trace;
 mod trigger;
 mod verify;
+mod windows;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -98,7 +99,9 @@ enum Command {
     Deliveries(deliveries::DeliveriesArgs),
     /// Send again an event, a subscriber's past, or dead letters
     Replay(replay::ReplayArgs),
-    /// Try now what waits for a later try
+    /// See what folds hold, deliver it now, or cancel it
+    Windows(Box<windows::WindowsArgs>),
+    /// Send now what folds hold, and try now what waits for a later try
     Trigger(trigger::TriggerArgs),
     /// List, show or stop the jobs that send again
     Jobs(jobs::JobsArgs),
@@ -139,6 +142,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Subscribers(args) => block_on(subscribers::run(args, &globals)),
         Command::Deliveries(args) => block_on(deliveries::run(args, &globals)),
         Command::Replay(args) => block_on(replay::run(args, &globals)),
+        Command::Windows(args) => block_on(windows::run(*args, &globals)),
         Command::Trigger(args) => block_on(trigger::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),

@@ -58,6 +58,19 @@ impl Session {
         columns: &[Column],
         empty: &str,
     ) -> anyhow::Result<()> {
+        self.list_edited(path, filters, page, columns, empty, &|_| ()).await
+    }
+
+    /// The same; `edit` makes an item ready for people.
+    pub(crate) async fn list_edited(
+        &mut self,
+        path: &[&str],
+        filters: &[(&str, Option<&str>)],
+        page: &Page,
+        columns: &[Column],
+        empty: &str,
+        edit: &dyn Fn(&mut Value),
+    ) -> anyhow::Result<()> {
         let limit = page.limit.map(|limit| limit.to_string());
         let paging = [("limit", limit.as_deref()), ("cursor", page.cursor.as_deref())];
         let named = filters.iter().chain(&paging);
@@ -66,7 +79,9 @@ impl Session {
         if self.output.json {
             self.output.raw(&answer.body)?;
         } else {
-            self.output.line(&list_text(&answer.json()?, columns, empty, None))?;
+            let mut answer = answer.json()?;
+            answer["items"].as_array_mut().into_iter().flatten().for_each(edit);
+            self.output.line(&list_text(&answer, columns, empty, None))?;
         }
         Ok(())
     }
@@ -123,11 +138,22 @@ impl Session {
 
     /// Prints one thing: its members a line each, or the answer as it came.
     pub(crate) fn show(&self, answer: &Answer, lines: &[Column]) -> anyhow::Result<Option<Value>> {
+        self.show_edited(answer, lines, &|_| ())
+    }
+
+    /// The same; `edit` makes it ready for people.
+    pub(crate) fn show_edited(
+        &self,
+        answer: &Answer,
+        lines: &[Column],
+        edit: &dyn Fn(&mut Value),
+    ) -> anyhow::Result<Option<Value>> {
         if self.output.json {
             self.output.raw(&answer.body)?;
             return Ok(None);
         }
-        let item = answer.json()?;
+        let mut item = answer.json()?;
+        edit(&mut item);
         self.output.line(&item_text(&item, lines))?;
         Ok(Some(item))
     }

@@ -2,6 +2,8 @@
 //!
 //! Flags cover the common subscriber; `--file` takes the whole JSON of the API, so that no field is out of reach.
 
+mod fold;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -18,6 +20,9 @@ Examples:
   tidegate subscribers create --name billing --to https://example.com/hook --types 'order.*'
   tidegate subscribers create --name local --to http://127.0.0.1:8701/     needs serve --egress-allow 127.0.0.1/32
   tidegate subscribers create --name eu --to https://example.com/eu --where \"data.country == 'DE'\"
+  tidegate subscribers create --name digest --to https://example.com/d --fold window:60s --fold-by type,data.plan
+  tidegate subscribers create --name user --to https://example.com/u --fold quiet:10s,max_wait=2m --fold-by data.user
+  tidegate subscribers create --name batch --to https://example.com/b --fold batch:30s,max_events=1000
   tidegate subscribers create --file subscriber.json
   tidegate subscribers rotate-secret sub_01J8ZQ4WAV --grace 24h     both secrets sign for a day
   tidegate subscribers test sub_01J8ZQ4WAV                          sends a signed sample and shows the answer
@@ -34,7 +39,7 @@ const COLUMNS: [Column; 7] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 20] = [
+const LINES: [Column; 31] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -44,6 +49,17 @@ const LINES: [Column; 20] = [
     ("types", "match.types"),
     ("sources", "match.sources"),
     ("where", "match.where"),
+    ("fold", "fold.mode"),
+    ("window", "fold.window"),
+    ("quiet", "fold.quiet"),
+    ("max wait", "fold.max_wait"),
+    ("every", "fold.every"),
+    ("fold by", "fold.by"),
+    ("max events", "fold.max_events"),
+    ("max bytes", "fold.max_bytes"),
+    ("leading", "fold.leading"),
+    ("bypass", "fold.bypass"),
+    ("cancel on", "fold.cancel_on"),
     ("order by", "order.by"),
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
@@ -126,6 +142,13 @@ struct CreateArgs {
     /// What must stay in order: none, subscriber, or an attribute such as data.order_id
     #[arg(long, value_name = "BY", conflicts_with = "file")]
     order_by: Option<String>,
+    /// How many become one: MODE[:TIME][,TERM=VALUE…], for example window:60s, quiet:10s,max_wait=2m or
+    /// batch:30s,max_events=1000
+    #[arg(long, value_name = "FOLD", value_parser = fold::parse, conflicts_with = "file")]
+    fold: Option<Value>,
+    /// What is folded apart, for example data.order_id (repeatable, or comma separated)
+    #[arg(long, value_name = "PATH", value_delimiter = ',', conflicts_with = "file", requires = "fold")]
+    fold_by: Vec<String>,
     /// The whole subscriber as JSON; - for stdin
     #[arg(long, short)]
     file: Option<String>,
@@ -282,6 +305,12 @@ fn from_flags(args: &CreateArgs) -> Value {
     if !wanted.is_empty() {
         body["match"] = Value::Object(wanted);
     }
+    if let Some(fold) = &args.fold {
+        body["fold"] = fold.clone();
+        if !args.fold_by.is_empty() {
+            body["fold"]["by"] = json!(args.fold_by);
+        }
+    }
     if let Some(by) = &args.order_by {
         body["order"] = json!({ "by": by });
     }
@@ -301,6 +330,8 @@ mod tests {
             sources: Vec::new(),
             condition: None,
             order_by: None,
+            fold: None,
+            fold_by: Vec::new(),
             file: None,
         };
         let bare = json!({"name":"local","destination":{"kind":"webhook","url":"http://127.0.0.1:8701/"}});
@@ -308,8 +339,11 @@ mod tests {
         args.types = vec!["a".to_owned(), "b.*".to_owned()];
         args.condition = Some("data.x > 1".to_owned());
         args.order_by = Some("subscriber".to_owned());
+        args.fold = fold::parse("window:5s").ok();
+        args.fold_by = vec!["type".to_owned()];
         let full = from_flags(&args);
         assert_eq!(full["match"], json!({"types":["a","b.*"],"where":"data.x > 1"}));
         assert_eq!(full["order"], json!({"by":"subscriber"}));
+        assert_eq!(full["fold"], json!({"mode":"window","window":"5s","by":["type"]}));
     }
 }

@@ -19,6 +19,7 @@ use self::frames::{Frame, Frames};
 use crate::client::Client;
 use crate::clock::wait;
 use crate::commands::Globals;
+use crate::commands::deliveries::few_events;
 use crate::failure::{Exit, Failure};
 use crate::output::{Colour, Output, cell, plain};
 
@@ -189,7 +190,7 @@ impl Tail {
                 detail,
                 cell(data, "subscriber"),
                 cell(data, "id"),
-                cell(data, "events")
+                few_events(data)
             ),
         );
         format!(

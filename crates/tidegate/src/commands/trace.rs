@@ -63,9 +63,27 @@ fn text(trace: &Value, width: Option<u16>) -> String {
     if subscribers.is_empty() {
         return format!("{headline}\n\nNo subscriber existed. Make one: tidegate subscribers create --help");
     }
-    let rows: Vec<Vec<String>> = subscribers.iter().map(row).collect();
-    let header = ["SUBSCRIBER", "OUTCOME", "DELIVERY", "ATTEMPTS", "REASON"];
+    let mut rows: Vec<Vec<String>> = subscribers.iter().map(row).collect();
+    let mut header = vec!["SUBSCRIBER", "OUTCOME", "DELIVERY", "ATTEMPTS", "REASON"];
+    // Where nothing is folded nobody needs to read about windows.
+    if subscribers.iter().any(|entry| entry.get("window").is_some()) {
+        header.insert(4, "WINDOW");
+        for (row, entry) in rows.iter_mut().zip(subscribers) {
+            row.insert(4, window(entry));
+        }
+    }
     format!("{headline}\n\n{}", output::table(&header, &rows, width))
+}
+
+/// The window that the event joined: its key, and until when it is open or what closed it.
+fn window(entry: &Value) -> String {
+    let Some(window) = entry.get("window") else { return "-".to_owned() };
+    let end = match cell(window, "closed_by").as_str() {
+        "-" => format!("open until {}", cell(window, "due_at")),
+        "cancelled" => "cancelled".to_owned(),
+        closed_by => format!("closed by {closed_by}"),
+    };
+    format!("{} {end}", cell(window, "key"))
 }
 
 /// `delivery` is an id, or an object that carries one together with its attempts.
@@ -105,6 +123,32 @@ SUBSCRIBER  OUTCOME    DELIVERY  ATTEMPTS  REASON
 sub_a       delivered  dlv_1     1         -
 sub_b       retrying   dlv_2     3         503
 sub_c       unmatched  -         -         type is not in match.types";
+        assert_eq!(text(&trace, Some(110)), expected);
+    }
+
+    #[test]
+    fn a_trace_of_a_folded_event_shows_its_windows() {
+        let window = |closed_by: &str| {
+            let mut window = json!({"key":{"type":"a"},"opened_at":"now","due_at":"soon"});
+            if !closed_by.is_empty() {
+                window["closed_by"] = closed_by.into();
+            }
+            window
+        };
+        let trace = json!({"event": {"id":"e1","source":"s","type":"a","time":"now"}, "subscribers": [
+            {"subscriber":"sub_a","outcome":"pending","window":window("")},
+            {"subscriber":"sub_b","outcome":"delivered","delivery":"dlv_1","attempts":1,"window":window("quiet")},
+            {"subscriber":"sub_c","outcome":"cancelled","window":window("cancelled"),"reason":"by request"},
+            {"subscriber":"sub_d","outcome":"unmatched","reason":"no"}
+        ]});
+        let expected = "\
+e1  a  from s  at now
+
+SUBSCRIBER  OUTCOME    DELIVERY  ATTEMPTS  WINDOW                        REASON
+sub_a       pending    -         -         {\"type\":\"a\"} open until soon  -
+sub_b       delivered  dlv_1     1         {\"type\":\"a\"} closed by quiet  -
+sub_c       cancelled  -         -         {\"type\":\"a\"} cancelled        by request
+sub_d       unmatched  -         -         -                             no";
         assert_eq!(text(&trace, Some(110)), expected);
     }
 

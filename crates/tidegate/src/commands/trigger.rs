@@ -1,6 +1,7 @@
-//! `tidegate trigger`: what waits for a later try is tried now.
+//! `tidegate trigger`: what folds hold is sent now, and what waits for a later try is tried now.
 //!
-//! One request makes so many deliveries due; this command asks until none is left. What is held stays held.
+//! One request closes so many windows and makes so many deliveries due; this command asks until none is left. What is
+//! held stays held.
 
 use std::process::ExitCode;
 
@@ -9,10 +10,11 @@ use serde_json::json;
 
 use crate::commands::Globals;
 use crate::commands::resource::Session;
+use crate::commands::windows::counted;
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate trigger                   the receiver is well again: do not wait for the next try
+  tidegate trigger                   do not wait: for windows to close, for the next try
   tidegate trigger --project p1
 
 It needs an admin key. What is held goes when its subscriber is resumed; what was given up, with `tidegate replay`.";
@@ -22,12 +24,13 @@ It needs an admin key. What is held goes when its subscriber is resumed; what wa
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TriggerArgs {}
 
-/// Makes everything due that is to be tried again later.
+/// Makes everything due that is to be sent, or tried again, later.
 pub(crate) async fn run(_: TriggerArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
-    let mut triggered = 0;
+    let (mut windows, mut triggered) = (0, 0);
     loop {
         let answer = session.create(&["v1", "trigger"], &json!({})).await?.json()?;
+        windows += answer["windows"].as_u64().unwrap_or(0);
         triggered += answer["triggered"].as_u64().unwrap_or(0);
         // An answer without the word is of a server that knows no half measures.
         if answer["complete"] != false {
@@ -35,11 +38,18 @@ pub(crate) async fn run(_: TriggerArgs, globals: &Globals) -> anyhow::Result<Exi
         }
     }
     if session.output.json {
-        session.output.line(&json!({ "triggered": triggered, "complete": true }).to_string())?;
-    } else if triggered == 0 {
-        session.output.line("Nothing waits for a later try.")?;
-    } else {
+        let told = json!({ "windows": windows, "triggered": triggered, "complete": true });
+        session.output.line(&told.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if windows > 0 {
+        session.done(&counted(windows, "closed and sent"))?;
+    }
+    if triggered > 0 {
         session.done(&format!("{triggered} deliveries are tried now"))?;
+    }
+    if windows + triggered == 0 {
+        session.output.line("No window is open, and nothing waits for a later try.")?;
     }
     Ok(ExitCode::SUCCESS)
 }

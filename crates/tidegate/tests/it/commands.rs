@@ -229,7 +229,10 @@ fn a_wrong_configuration_is_told_in_one_line_with_its_place() {
 fn what_waits_is_tried_at_the_trigger() {
     let (server, gate) = (Server::start(), Gate::default());
     let shell = Shell::new(&server);
-    assert_eq!(shell.types("tidegate trigger").text(0), "Nothing waits for a later try.\n");
+    assert_eq!(
+        shell.types("tidegate trigger").text(0),
+        "No window is open, and nothing waits for a later try.\n"
+    );
     let hook = {
         let gate = gate.clone();
         Receiver::scripted(move |_| Reply::status(if gate.is_open() { 200 } else { 500 }))
@@ -247,7 +250,10 @@ fn what_waits_is_tried_at_the_trigger() {
     hook.take(2);
     retrying(2);
     gate.open();
-    assert_eq!(shell.types("tidegate trigger --json").json(0), json!({ "triggered": 2, "complete": true }));
+    assert_eq!(
+        shell.types("tidegate trigger --json").json(0),
+        json!({ "windows": 0, "triggered": 2, "complete": true })
+    );
     hook.take(2);
     retrying(0);
     shell.with_key("tgk_wrong").types("tidegate trigger").complaint(4);
