@@ -153,6 +153,8 @@ pub const END_WINDOWS_MAX: usize = 1_000;
 pub const END_WINDOWS_ROUNDS_MAX: usize = 10;
 /// Ids of events shown with each delivery of a list: enough for nearly all, and a page of the largest folds stays small.
 pub const DELIVERY_EVENTS_LISTED_MAX: usize = 100;
+/// Lanes of which is remembered when they last worked, for a metric: some hundred bytes each.
+pub const LANES_REMEMBERED_MAX: usize = 10_000;
 /// Windows that one group commit closes: bounds the wait of those who send meanwhile.
 pub const CLOSE_WINDOWS_MAX: usize = 1_000;
 

@@ -244,6 +244,16 @@ impl Metrics {
         self.folds.closed(windows, now);
     }
 
+    /// A folded delivery is sent for the first time, so long after its window closed.
+    pub fn fold_left(&self, waited: Duration, events: usize) {
+        self.folds.left(waited, events);
+    }
+
+    /// A lane works again for what came while it worked.
+    pub fn lane_rerun(&self) {
+        self.folds.rerun();
+    }
+
     /// Others had taken over what this process held.
     pub fn began_anew(&self) {
         self.lives.inc();

@@ -154,7 +154,7 @@ where
 /// Everything that is answered. `/openapi.json` describes exactly this; a test compares.
 fn routes() -> Vec<Route> {
     use Method as M;
-    vec![
+    let mut routes = vec![
         route(M::POST, "/v1/events", events::publish),
         route(M::GET, "/v1/events", events::list),
         route(M::GET, "/v1/events/{id}", events::get),
@@ -173,9 +173,6 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers/{id}/test", sample::test),
         route(M::POST, "/v1/subscribers/{id}/verify", subscribers::verify),
         route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
-        route(M::GET, "/v1/windows", windows::list),
-        route(M::POST, "/v1/windows/flush", windows::flush),
-        route(M::POST, "/v1/windows/cancel", windows::cancel),
         route(M::POST, "/v1/trigger", trigger::trigger),
         route(M::POST, "/v1/webhooks/subscribers", seeds::webhooks::register),
         route(M::GET, "/v1/webhooks/subscribers", seeds::webhooks::list),
@@ -212,6 +209,25 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/master-key", master_key::get),
         route(M::POST, "/v1/master-key/rotate", master_key::rotate),
         route(M::GET, "/v1/replicas", replicas::list),
+    ];
+    routes.extend(window_routes());
+    routes.extend(site_routes());
+    routes
+}
+
+fn window_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
+        route(M::GET, "/v1/windows", windows::list),
+        route(M::POST, "/v1/windows/flush", windows::flush),
+        route(M::POST, "/v1/windows/cancel", windows::cancel),
+    ]
+}
+
+/// What tells about the server itself.
+fn site_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
         route(M::GET, "/livez", health::livez),
         route(M::GET, "/readyz", health::readyz),
         route(M::GET, "/metrics", health::metrics),

@@ -22,6 +22,7 @@ use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, parse, read_body};
 use super::{App, json_answer};
+use crate::pipeline::lanes;
 use crate::roster::Endpoint;
 
 /// Windows that gather, oldest first.
@@ -181,6 +182,7 @@ impl App {
             let now = self.parts.clock.now();
             let ended = self.parts.store.end_windows(project, ask, now).await?;
             self.parts.metrics.closed(&ended.closed, now);
+            lanes::ready(&self.parts.rosters.current(), &ended.closed);
             self.pipeline.herald().work_is_due(ended.subscribers);
             all.windows += ended.windows;
             all.is_complete = ended.is_complete;

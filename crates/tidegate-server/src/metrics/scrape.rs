@@ -24,6 +24,8 @@ pub struct Scrape<'a> {
     pub sizes: &'a [StorePart],
     /// Open streams.
     pub streams: usize,
+    /// Open windows, where the store knows.
+    pub windows: Option<u64>,
     /// Whether the store answered.
     pub is_store_up: bool,
     /// Who shares it.
@@ -40,6 +42,9 @@ impl Scrape<'_> {
         let version = [(env!("CARGO_PKG_VERSION").to_owned(), 1)];
         text.labelled(Kind::Gauge, "tidegate_build_info", "The version that runs", "version", version);
         text.one(Kind::Gauge, "tidegate_streams_open", "Open streams of events", self.streams);
+        if let Some(windows) = self.windows {
+            text.one(Kind::Gauge, "tidegate_windows_open", "Windows that gather events", windows);
+        }
         let help = "1 when the store answers, 0 when it does not and what is told of it is old or absent";
         text.one(Kind::Gauge, "tidegate_store_up", help, u8::from(self.is_store_up));
         let sizes = self.sizes.iter().map(|part| (part.name.to_owned(), part.bytes));

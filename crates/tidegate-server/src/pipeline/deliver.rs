@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 
 use super::Parts;
 use super::desk::{Desk, Pick, Report};
+use super::lanes::{Lanes, Run};
 use super::notices::Notices;
 use super::persist::Persist;
 use super::verify::ORIGIN;
@@ -43,6 +44,7 @@ pub struct Deliver {
     desk: Arc<Desk>,
     persist: Arc<Persist>,
     notices: Arc<Notices>,
+    lanes: Lanes,
     /// Subscribers that are being made inactive.
     retiring: Arc<Mutex<BTreeSet<SubscriberNo>>>,
     rosters: Arc<Rosters>,
@@ -70,6 +72,7 @@ impl Deliver {
             desk,
             persist,
             notices,
+            lanes: Lanes::new(Arc::clone(&parts.metrics)),
             retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),
             store: Arc::clone(&parts.store),
@@ -138,21 +141,12 @@ impl Deliver {
             self.persist.release(vec![claim(job)]);
             return ended(turn, Outcome::Unsent);
         };
-        let content = match job.fold {
-            None => body(job, endpoint),
-            Some(window) => match self.unfold(job, window).await {
-                Ok(Some(content)) => content,
-                Ok(None) => {
-                    place.is_done = true;
-                    return self.give_up(turn, "its events are no longer kept");
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a folded delivery can not be put together yet");
-                    place.is_done = true;
-                    self.persist.release(vec![claim(job)]);
-                    return ended(turn, Outcome::Unsent);
-                }
-            },
+        let (content, run) = match self.content(turn, endpoint).await {
+            Ok(found) => found,
+            Err(ended) => {
+                place.is_done = true;
+                return ended;
+            }
         };
         let at = self.clock.now();
         let mut outbound = self.outbound(job, endpoint, content);
@@ -182,6 +176,9 @@ impl Deliver {
             let delivery = self.mint.delivery(job.delivery);
             let notice = Notice::Exhausted { delivery, reason: reason.clone(), since: now };
             self.notices.tell(endpoint, &notice);
+        }
+        if let Some(run) = &run {
+            self.lanes.ended(endpoint, job, run, &next, now);
         }
         place.is_done = true;
         let is_delivered = verdict == Verdict::Delivered;
@@ -221,16 +218,39 @@ impl Deliver {
         }
     }
 
+    /// What is sent; or how the turn ends, when there is nothing to send.
+    async fn content(&self, turn: &Turn, endpoint: &Endpoint) -> Result<(Bytes, Option<Run>), Ended> {
+        let job = &turn.job;
+        let Some(window) = job.fold else { return Ok((body(job, endpoint), None)) };
+        match self.unfold(job, window, endpoint).await {
+            Ok(Some((content, run))) => Ok((content, Some(run))),
+            Ok(None) => Err(self.give_up(turn, "its events are no longer kept")),
+            Err(error) => {
+                tracing::warn!(%error, "a folded delivery can not be put together yet");
+                self.persist.release(vec![claim(job)]);
+                Err(ended(turn, Outcome::Unsent))
+            }
+        }
+    }
+
     /// What a folded delivery carries. Before it is sent for the first time it is sealed, so that what is sent and what is
     /// kept can never differ.
-    async fn unfold(&self, job: &Job, window: WindowNo) -> Result<Option<Bytes>, Error> {
+    async fn unfold(
+        &self,
+        job: &Job,
+        window: WindowNo,
+        endpoint: &Endpoint,
+    ) -> Result<Option<(Bytes, Run)>, Error> {
         if job.lane.is_some() && job.attempts == 0 {
             let seal = Seal { project: job.project, window, claim: claim(job) };
             let unsealed = |_| Error::Unavailable("it could not be sealed".to_owned());
             self.persist.seal(seal).await.map_err(unsealed)?;
         }
         let bundle = self.store.bundle(window).await?;
-        Ok(bundle.map(|bundle| fold::render(&self.mint.delivery(job.delivery), &bundle)))
+        Ok(bundle.map(|bundle| {
+            let content = fold::render(&self.mint.delivery(job.delivery), &bundle);
+            (content, self.lanes.started(endpoint, job, &bundle, self.clock.now()))
+        }))
     }
 
     /// There is nothing to send, and never will be.

@@ -14,9 +14,9 @@ use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Admission, QuarantineRow, RoutedUnit, Submission, UnitStatus};
 
-use super::Parts;
 use super::deprecation::Deprecations;
 use super::persist::{Persist, Unavailable};
+use super::{Parts, lanes};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
@@ -165,8 +165,12 @@ pub(super) fn route(roster: &Roster, submission: &mut Submission, now: Timestamp
             unit.routes = vec![Vec::new(); unit.unit.events.len()];
             continue;
         }
-        let routes =
-            unit.unit.events.iter().map(|event| router.map_or_else(Vec::new, |router| router.route(event)));
+        let routes = unit.unit.events.iter().map(|event| {
+            router.map_or_else(Vec::new, |router| {
+                lanes::skipped(router, event);
+                router.route(event)
+            })
+        });
         unit.routes = routes.collect();
     }
 }

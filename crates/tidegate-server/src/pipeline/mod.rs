@@ -4,7 +4,7 @@
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
 //! `rates` brings tokens of rates that are shared; [`errands`] goes through what is already there; [`verify`] asks
 //! endpoints before anything is sent to them; [`notices`] tells operators. With a shared store [`beat`] says that this
-//! process lives, and [`lookout`] sees what the others do. Each asks `tidegate-core` what to do and does it.
+//! process lives, and [`lookout`] sees what the others do. `lanes` tells and counts what folds do. Each asks `tidegate-core` what to do and does it.
 //!
 //! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
 //! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
@@ -22,6 +22,7 @@ pub mod deliver;
 
 pub mod errands;
 
+pub(crate) mod lanes;
 mod lookout;
 mod notices;
 mod rates;

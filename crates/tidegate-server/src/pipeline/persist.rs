@@ -27,9 +27,9 @@ use tidegate_store::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
+use super::{Parts, lanes};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
@@ -376,7 +376,10 @@ impl Persist {
     /// When to look for windows that close. A store of one process knows exactly; in a shared one others open windows
     /// too, and only after a look for all of them it is known when the next one is due.
     fn follow_windows(&self, committed: &Committed, group: &Group) {
-        self.metrics.closed(&committed.closed, group.now);
+        if !committed.closed.is_empty() {
+            self.metrics.closed(&committed.closed, group.now);
+            lanes::ready(&self.rosters.current(), &committed.closed);
+        }
         let mut pending = self.lock();
         let knows_all = group.close > 0 || !self.store.is_shared();
         let known = pending.close_due.filter(|_| !knows_all);

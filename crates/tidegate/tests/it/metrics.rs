@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::client::{Client, within_patience};
-use crate::receiver::Receiver;
-use crate::server::Server;
+use crate::receiver::{Gate, Receiver, Reply};
+use crate::server::{Server, Setup};
 
 const OPENMETRICS: &str = "application/openmetrics-text";
 
@@ -128,6 +128,67 @@ fn metrics_have_the_names_that_monitoring_expects() {
         assert!(found.is_some_and(|value| value >= least), "{sample} is {found:?} in\n{text}");
     }
     assert!(!text.contains("my-"), "no user's text is a label");
+}
+
+#[test]
+fn folds_are_counted_and_those_who_debug_can_follow_a_lane() {
+    let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
+    let server = Server::start_with(&Setup { variables, ..Setup::usual() });
+    let client = server.admin();
+    let gate = Gate::default();
+    let hook = {
+        let gate = gate.clone();
+        Receiver::scripted(move |arrival| {
+            if arrival.before == 0 {
+                gate.wait();
+            }
+            Reply::status(if arrival.before == 1 { 500 } else { 200 })
+        })
+    };
+    let fold = json!({ "mode": "quiet", "quiet": "20ms", "by": ["data.user"] });
+    let retry = json!({ "schedule": ["1ms"] });
+    let subscriber =
+        server.subscribe(&hook, &json!({ "fold": fold, "order": { "by": "data.user" }, "retry": retry }));
+    let held = server.subscribe(&hook, &json!({ "fold": { "mode": "window", "window": "1h" } }));
+    let event = |id: &str| json!({ "id": id, "source": "s", "type": "t", "data": { "user": "u1", "note": "hush-hush" } });
+    client.publish(&event("e1"));
+    hook.next();
+    client.publish(&json!([event("e2"), event("e3")]));
+    client.publish(&json!({ "id": "e4", "source": "s", "type": "t" }));
+    client.until("/v1/deliveries?status=pending", |page| page["items"][0]["count"] == 2);
+    gate.open();
+    hook.take(2);
+    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 2);
+    let text = scrape(&server);
+    check(&text);
+    for (sample, expected) in [
+        ("tidegate_windows_open", 1.0),
+        ("tidegate_windows_closed_total{reason=\"quiet\"}", 2.0),
+        ("tidegate_window_open_seconds_count", 2.0),
+        ("tidegate_window_late_seconds_count", 2.0),
+        ("tidegate_fold_queue_seconds_count", 2.0),
+        ("tidegate_folded_events_total", 3.0),
+        ("tidegate_lane_reruns_total", 1.0),
+    ] {
+        let found = value(&text, sample);
+        assert!(
+            found.is_some_and(|value| (value - expected).abs() < 1e-9),
+            "{sample} is {found:?} in\n{text}"
+        );
+    }
+    client.post("/v1/windows/flush", &json!({ "subscriber": held.id })).expect(200);
+    assert_eq!(value(&scrape(&server), "tidegate_windows_closed_total{reason=\"flush\"}"), Some(1.0));
+
+    let log = server.log();
+    let lines = |words: &str| {
+        log.lines().filter(|line| line.contains(words) && line.contains(&subscriber.id)).count()
+    };
+    assert_eq!(lines("a fold is ready"), 2, "{log}");
+    let counts = ["a fold is started", "a fold is requeued", "a fold is finished"].map(lines);
+    assert_eq!((counts, lines("an event is skipped")), ([3, 1, 2], 1), "{log}");
+    let started = log.lines().find(|line| line.contains("a fold is started")).expect("one");
+    assert!(started.contains("data.user") && started.contains("u1"), "its key: {started}");
+    assert!(!log.contains("hush-hush"), "no event's data is logged");
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! What is told of folds and lanes on their way: ready, started, finished, requeued, skipped.
+//!
+//! Told to the log of those who debug, with the subscriber and the key, and counted for everybody: how long a fold waited
+//! from its closing to its first byte, how many events it carried, and how often a lane ran again because something came
+//! while it worked. A window's number joins the lines about it: its key is known from its start on.
+//!
+//! Does not: decide anything, or remember more than a bounded number of lanes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate_core::delivery::Job;
+use tidegate_core::event::Event;
+use tidegate_core::fold::Bundle;
+use tidegate_core::id::{Lane, SubscriberNo, WindowNo};
+use tidegate_core::limits::LANES_REMEMBERED_MAX;
+use tidegate_core::retry::Next;
+use tidegate_core::route::{Judgement, Router, View};
+use tidegate_core::time::Timestamp;
+use tidegate_store::ClosedWindow;
+
+use crate::metrics::Metrics;
+use crate::roster::{Endpoint, Roster};
+
+/// Windows have closed: their deliveries are ready.
+pub(crate) fn ready(roster: &Roster, closed: &[ClosedWindow]) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    for window in closed {
+        let subscriber = roster.endpoint(window.subscriber).map_or("", |endpoint| &endpoint.rule.id);
+        let (no, count, closed_by) = (window.no, window.count, window.closed_by.name());
+        tracing::debug!(subscriber, window = no, count, closed_by, "a fold is ready");
+    }
+}
+
+/// Whoever wants an event but can not put it in order does not get it.
+pub(super) fn skipped(router: &Router, event: &Event) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let view = View::new(event);
+    for subscriber in router.subscribers() {
+        if let Judgement::Skipped { reason } = subscriber.judge(&view) {
+            let (id, event) = (subscriber.id.as_str(), event.id.as_str());
+            tracing::debug!(subscriber = id, event, reason, "an event is skipped");
+        }
+    }
+}
+
+/// A folded delivery in a worker's hands.
+pub(super) struct Run {
+    window: WindowNo,
+    key: String,
+    began: Timestamp,
+}
+
+/// Folds that leave, told and counted.
+pub(super) struct Lanes {
+    metrics: Arc<Metrics>,
+    runs: Mutex<Runs>,
+}
+
+impl Lanes {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, runs: Mutex::default() }
+    }
+
+    /// A folded delivery starts.
+    pub(super) fn started(&self, endpoint: &Endpoint, job: &Job, bundle: &Bundle, now: Timestamp) -> Run {
+        if job.attempts == 0 {
+            self.metrics.fold_left(now.since(bundle.closed_at), bundle.events.len());
+            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), bundle.opened_at)) {
+                self.metrics.lane_rerun();
+            }
+        }
+        let run = Run { window: job.fold.unwrap_or_default(), key: bundle.key.clone(), began: now };
+        let (subscriber, count) = (endpoint.rule.id.as_str(), bundle.events.len());
+        tracing::debug!(subscriber, key = run.key, window = run.window, count, "a fold is started");
+        run
+    }
+
+    /// It ended, or is to be tried again.
+    pub(super) fn ended(&self, endpoint: &Endpoint, job: &Job, run: &Run, next: &Next, now: Timestamp) {
+        if let Some(lane) = job.lane {
+            let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            runs.remember((job.subscriber, lane), run.began, now);
+        }
+        let (subscriber, key, window) = (endpoint.rule.id.as_str(), run.key.as_str(), run.window);
+        match next {
+            Next::RetryAt(due_at) | Next::PostponedTo(due_at) => {
+                tracing::debug!(subscriber, key, window, %due_at, "a fold is requeued");
+            }
+            Next::Delivered => tracing::debug!(subscriber, key, window, "a fold is finished"),
+            Next::Exhausted(reason) => {
+                tracing::debug!(subscriber, key, window, reason, "a fold is finished, undelivered");
+            }
+        }
+    }
+}
+
+/// When lanes last worked.
+#[derive(Default)]
+struct Runs {
+    last: BTreeMap<(SubscriberNo, Lane), (Timestamp, Timestamp)>,
+    /// In the order in which they were first remembered.
+    order: VecDeque<(SubscriberNo, Lane)>,
+}
+
+impl Runs {
+    fn remember(&mut self, lane: (SubscriberNo, Lane), began: Timestamp, ended: Timestamp) {
+        if self.last.insert(lane, (began, ended)).is_some() {
+            return;
+        }
+        self.order.push_back(lane);
+        if self.order.len() > LANES_REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.last.remove(&oldest);
+        }
+    }
+
+    /// Whether a window opened while its lane worked on the one before.
+    fn is_rerun(&self, lane: (SubscriberNo, Lane), opened_at: Timestamp) -> bool {
+        self.last.get(&lane).is_some_and(|(began, ended)| (*began..=*ended).contains(&opened_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_runs_again_for_what_came_while_it_worked() {
+        let at = Timestamp::from_ms;
+        let mut runs = Runs::default();
+        runs.remember((1, 7), at(100), at(200));
+        for (lane, opened_at, expected) in [
+            ((1, 7), 99, false),
+            ((1, 7), 100, true),
+            ((1, 7), 200, true),
+            ((1, 7), 201, false),
+            ((1, 8), 150, false),
+        ] {
+            assert_eq!(runs.is_rerun(lane, at(opened_at)), expected, "{lane:?} {opened_at}");
+        }
+        for lane in 0..LANES_REMEMBERED_MAX as i64 {
+            runs.remember((2, lane), at(100), at(200));
+        }
+        assert!(!runs.is_rerun((1, 7), at(150)), "the oldest is forgotten");
+        assert_eq!((runs.last.len(), runs.order.len()), (LANES_REMEMBERED_MAX, LANES_REMEMBERED_MAX));
+    }
+}
