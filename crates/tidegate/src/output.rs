@@ -7,7 +7,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde_json::Value;
 
 /// Where and how a command prints its result.
@@ -39,6 +39,10 @@ impl Output {
     }
 }
 
+/// Below this a last column is not squeezed: on a narrow terminal a line that goes on is easier to read than a word a
+/// letter a line.
+const LAST_COLUMN_MIN: usize = 32;
+
 /// Lays rows out under a header. Only the last column wraps at `width` (or the terminal's edge): the others hold
 /// ids, which people copy.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>], width: Option<u16>) -> String {
@@ -56,6 +60,11 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>], width: Option<u16>) -
         column.set_padding((0, 2));
         if index < last {
             column.set_constraint(ColumnConstraint::ContentWidth);
+        } else {
+            let longest = rows.iter().filter_map(|row| row.last()).map(|cell| cell.chars().count()).max();
+            let least = longest.unwrap_or(0).clamp(header[last].len(), LAST_COLUMN_MIN) + 2;
+            let least = u16::try_from(least).unwrap_or(u16::MAX);
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }
     }
     table.trim_fmt()
@@ -121,15 +130,25 @@ mod tests {
     #[test]
     fn a_table_keeps_ids_whole_and_wraps_the_last_column_only() {
         let rows = vec![
-            vec!["sub_0123456789".to_owned(), "held".to_owned(), "the receiver said gone".to_owned()],
+            vec![
+                "sub_0123456789".to_owned(),
+                "held".to_owned(),
+                "the receiver said gone, and that it will not come back".to_owned(),
+            ],
             vec!["sub_1".to_owned(), "delivered".to_owned(), "1 attempt".to_owned()],
         ];
         let expected = "\
 SUBSCRIBER      OUTCOME    REASON
-sub_0123456789  held       the receiver
-                           said gone
+sub_0123456789  held       the receiver said gone, and that
+                           it will not come back
 sub_1           delivered  1 attempt";
-        assert_eq!(table(&["SUBSCRIBER", "OUTCOME", "REASON"], &rows, Some(42)), expected);
+        for narrow in [20, 42, 61] {
+            assert_eq!(
+                table(&["SUBSCRIBER", "OUTCOME", "REASON"], &rows, Some(narrow)),
+                expected,
+                "{narrow}"
+            );
+        }
     }
 
     #[test]

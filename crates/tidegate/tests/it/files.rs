@@ -113,13 +113,21 @@ fn what_was_exported_is_what_is_there() {
     let server = Server::start();
     let types =
         "---\nkind: type\nservice: shop\ntype: order.paid\nschema: {type: object, required: [total]}\n";
-    let breaker = FILES.replace("limits:", "breaker: {failures: 3, probe: 5s}\nlimits:");
+    let breaker = FILES.replace(
+        "limits:",
+        "breaker: {failures: 3, probe: 5s}\nfold: {mode: quiet, quiet: 5s, by: [type, data.plan], leading: true, bypass: data.n > 3}\nlimits:",
+    );
     fs::write(server.folder.path().join("all.yaml"), format!("{breaker}{types}")).unwrap();
     done(&tidegate(&server, &["apply", "-f", "all.yaml"]));
     let exported = tidegate(&server, &["export", "--out", "out"]);
     assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
     let again = done(&tidegate(&server, &["apply", "-f", "out", "--prune"]));
     assert_eq!(counts(&again), [0, 0, 0, 3], "{again}");
+    // Another mode is another fold: nothing of the old one is in the way.
+    let folded = "kind: subscriber\nid: billing\nfold: {mode: batch, every: 1m}\ndestination: {url: https://example.com/}\n";
+    fs::write(server.folder.path().join("fold.yaml"), folded).unwrap();
+    assert_eq!(counts(&done(&tidegate(&server, &["apply", "-f", "fold.yaml"]))), [0, 1, 0, 0]);
+    assert_eq!(counts(&done(&tidegate(&server, &["apply", "-f", "fold.yaml"]))), [0, 0, 0, 1]);
     let other = server.admin().with("x-tidegate-project", "copy");
     server.admin().post("/v1/projects", &json!({ "id": "copy" })).expect(201);
     let copied = tidegate(&server, &["apply", "-f", "out/type-shop-order.paid.yaml", "--project", "copy"]);

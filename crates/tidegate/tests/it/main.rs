@@ -31,6 +31,7 @@ mod metrics;
 mod operator;
 mod order;
 mod payload;
+mod presets;
 mod quarantine;
 mod quotas;
 mod rates;
