@@ -31,7 +31,7 @@ fn apply(server: &Server, preset: &str, hook: &Receiver) {
     }
 }
 
-fn event(source: &str, type_name: &str, id: &str, data: Value) -> Value {
+fn event(source: &str, type_name: &str, id: &str, data: &Value) -> Value {
     json!({ "id": id, "source": source, "type": type_name, "data": data })
 }
 
@@ -50,7 +50,7 @@ fn opik_alerts_are_debounced_by_alert_and_type() {
     let (client, hook) = (server.admin(), Receiver::start());
     apply(&server, "opik", &hook);
     let alert =
-        |id: &str, type_name: &str, alert: &str| event("opik", type_name, id, json!({ "alert_id": alert }));
+        |id: &str, type_name: &str, alert: &str| event("opik", type_name, id, &json!({ "alert_id": alert }));
     client.publish(&json!([
         alert("e1", "prompt:created", "a1"),
         alert("e2", "prompt:created", "a2"),
@@ -72,7 +72,7 @@ fn neoforge_consumers_get_batches_from_the_beginning() {
     let server = Server::start();
     let (client, hook) = (server.admin(), Receiver::start());
     let version =
-        |id: &str, type_name: &str| event("meta-api", type_name, id, json!({ "component": "NEOFORGE" }));
+        |id: &str, type_name: &str| event("meta-api", type_name, id, &json!({ "component": "NEOFORGE" }));
     client.publish(&version("before", "NEW_VERSION"));
     apply(&server, "neoforge", &hook);
     client.publish(&json!([
@@ -93,9 +93,9 @@ fn nextup_runs_once_for_each_user_who_became_calm() {
     let server = Server::start();
     let (client, hook) = (server.admin(), Receiver::start());
     apply(&server, "nextup", &hook);
-    let edit = |id: &str, user: &str| event("notion", "page.updated", id, json!({ "assignee": user }));
+    let edit = |id: &str, user: &str| event("notion", "page.updated", id, &json!({ "assignee": user }));
     client.publish(&json!([edit("e1", "u1"), edit("e2", "u2"), edit("e3", "u1")]));
-    client.publish(&event("notion", "page.updated", "nobody", json!({})));
+    client.publish(&event("notion", "page.updated", "nobody", &json!({})));
     let trace = client.get("/v1/events/nobody/trace").expect(200);
     assert_eq!(trace["subscribers"][0]["outcome"], "skipped");
     let waiting = client.get("/v1/windows").expect(200);

@@ -51,6 +51,9 @@ fn a_project_has_so_many_conditions() {
     let wish = json!({ "match": { "where": "data.n == 2" } });
     refused(&client.patch(&plain, &wish), CONDITIONS_PER_PROJECT_MAX);
     client.patch(&first, &wish).expect(200);
+    let fold = json!({ "fold": { "mode": "window", "bypass": "data.n == 2" } });
+    let problem = refused(&client.patch(&plain, &fold), CONDITIONS_PER_PROJECT_MAX);
+    assert_eq!(problem["field"], "fold.bypass", "a fold's conditions count as well");
     client.post("/v1/projects", &json!({ "id": "other" })).expect(201);
     with_condition(&client.with("x-tidegate-project", "other")).expect(201);
 

@@ -80,7 +80,6 @@ fn wrong() -> Vec<(Value, &'static str, &'static str)> {
         ),
         (json!({ "match": { "types": ["a*"] } }), "pattern_invalid", "match.types[0]"),
         (json!({ "match": { "typs": [] } }), "field_unknown", "match.typs"),
-        (json!({ "fold": { "mode": "window", "window": "60s" } }), "fold_unsupported", "fold"),
         (json!({ "order": { "by": "data..k" } }), "path_invalid", "order.by"),
         (json!({ "order": { "missing": "drop" } }), "field_value", "order.missing"),
         (json!({ "limits": { "concurrency": 0 } }), "field_range", "limits.concurrency"),
@@ -113,7 +112,22 @@ fn wrong() -> Vec<(Value, &'static str, &'static str)> {
         "tidegate-replay",
     ];
     wrong.extend(reserved.map(|name| (header(name, "x"), "header_refused", "destination.headers")));
+    wrong.extend(wrong_folds());
     wrong
+}
+
+fn wrong_folds() -> [(Value, &'static str, &'static str); 8] {
+    let quiet_by_type = json!({ "fold": { "mode": "quiet" }, "order": { "by": "data.user" } });
+    [
+        (json!({ "fold": { "mode": "debounce" } }), "fold_unsupported", "fold.mode"),
+        (json!({ "fold": { "mode": "window", "quiet": "5s" } }), "fold_term", "fold.quiet"),
+        (json!({ "fold": { "mode": "window", "window": "0s" } }), "field_range", "fold.window"),
+        (json!({ "fold": { "mode": "batch", "every": "25h" } }), "field_range", "fold.every"),
+        (json!({ "fold": { "mode": "window", "bypass": "data.x ==" } }), "condition_invalid", "fold.bypass"),
+        (json!({ "fold": { "mode": "window", "cancel_on": "1" } }), "condition_invalid", "fold.cancel_on"),
+        (json!({ "fold": { "mode": "window", "by": ["user"] } }), "path_invalid", "fold.by[0]"),
+        (quiet_by_type, "order_not_folded", "order.by"),
+    ]
 }
 
 #[test]
