@@ -43,19 +43,23 @@ impl Prober {
         }
     }
 
-    /// Sends one signed request; `kind` begins its id, `more` comes along.
+    /// An id for a request; `kind` is how it begins.
+    pub(crate) fn id(&self, kind: &str) -> String {
+        prefixed(kind, self.entropy.u128())
+    }
+
+    /// Sends one signed request under this id; `more` comes along.
     pub(crate) async fn send(
         &self,
         endpoint: &Endpoint,
-        kind: &str,
+        id: &str,
         method: Method,
         body: Bytes,
         more: HeaderMap,
     ) -> Probed {
-        let id = prefixed(kind, self.entropy.u128());
         let at = self.clock.now();
         let signers = endpoint.signers(at);
-        let mut headers = webhook::render(&id, self.clock.wall(), &body, signers, &endpoint.letterhead);
+        let mut headers = webhook::render(id, self.clock.wall(), &body, signers, &endpoint.letterhead);
         headers.extend(more);
         let outbound = Outbound {
             target: Target::new(endpoint.target.url().clone()),

@@ -14,10 +14,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tidegate_core::attempt::{Attempt, ErrorClass, Verdict};
+use tidegate_core::event::Event;
+use tidegate_core::fold::{self, Bundle, ClosedBy, Fold, Key};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::ingest::Request;
 use tidegate_core::limits::{SAMPLES_IN_FLIGHT_MAX, SAMPLES_PER_SUBSCRIBER_MAX};
-use tidegate_core::subscriber::read;
+use tidegate_core::route::View;
+use tidegate_core::subscriber::{Definition, read};
 use tidegate_core::verification::VerificationStatus;
 use tidegate_destinations::webhook;
 
@@ -61,10 +64,28 @@ pub(super) async fn test(
     }
     let event = sample(&app, &body)?;
     let _place = app.samples.enter(endpoint.rule.no).ok_or_else(busy)?;
-    let body = endpoint.definition().destination.payload.render(&event);
+    let prober = Prober::new(&app.parts);
+    let id = prober.id("test_");
+    let body = rendered(&app, endpoint.definition(), &id, &event);
     let mark = HeaderMap::from_iter([(MARK.clone(), HeaderValue::from_static("true"))]);
-    let probed = Prober::new(&app.parts).send(&endpoint, "test_", Method::POST, body.clone(), mark).await;
+    let probed = prober.send(&endpoint, &id, Method::POST, body.clone(), mark).await;
     Ok(json_answer(StatusCode::OK, &report(&app, &endpoint, probed, &body)))
+}
+
+/// The sample in the form of the subscriber's deliveries: where it folds, as a window that holds this event alone.
+fn rendered(app: &App, definition: &Definition, id: &str, event: &Event) -> Bytes {
+    let payload = definition.destination.payload;
+    let Fold::Many(folded) = &definition.fold else { return payload.render(&event.body) };
+    let now = app.parts.clock.now();
+    let bundle = Bundle {
+        terms: folded.terms(payload),
+        key: Key::of(&View::new(event), &folded.by).text.to_string(),
+        opened_at: now,
+        closed_at: now,
+        closed_by: ClosedBy::Flush,
+        events: vec![event.body.clone()],
+    };
+    fold::render(id, &bundle)
 }
 
 fn busy() -> Problem {
@@ -76,7 +97,7 @@ fn busy() -> Problem {
 }
 
 /// An event like any other, made from what the caller wants in it; ingest's rules hold for it.
-fn sample(app: &App, body: &[u8]) -> Result<Bytes, Problem> {
+fn sample(app: &App, body: &[u8]) -> Result<Event, Problem> {
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     let wish: Wish<'_> = read(body)?;
     let event = json!({
@@ -91,7 +112,7 @@ fn sample(app: &App, body: &[u8]) -> Result<Bytes, Problem> {
     text.push('}');
     let request = Request { content_type: None, headers: &[], body: &Bytes::from(text) };
     let mut units = app.pipeline.ingest.decode(&request)?;
-    Ok(units.remove(0).events.remove(0).body)
+    Ok(units.remove(0).events.remove(0))
 }
 
 fn report(app: &App, endpoint: &Endpoint, probed: Probed, body: &[u8]) -> Value {

@@ -143,7 +143,7 @@ impl Verify {
         body: Bytes,
         headers: HeaderMap,
     ) -> Result<Answer, String> {
-        let probed = self.prober.send(endpoint, "vfy_", method, body, headers).await;
+        let probed = self.prober.send(endpoint, &self.prober.id("vfy_"), method, body, headers).await;
         probed.exchange.result.map_err(|failure| failure.detail)
     }
 }

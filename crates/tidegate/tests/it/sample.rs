@@ -37,6 +37,22 @@ fn a_sample_is_a_real_request_and_leaves_no_trace() {
 }
 
 #[test]
+fn a_sample_of_a_fold_looks_like_one() {
+    let server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    let fold = json!({ "mode": "quiet", "by": ["type", "data.plan"], "bypass": "true" });
+    let subscriber = server.subscribe(&hook, &json!({ "fold": fold }));
+    client.post(&format!("{}/test", subscriber.path), &json!({ "data": { "plan": 7 } })).expect(200);
+    let arrival = hook.next();
+    arrival.verify(&subscriber.secret);
+    let body = arrival.json();
+    assert_eq!((&body["delivery"], &body["count"]), (&arrival.webhook_id().into(), &1.into()));
+    assert_eq!(body["fold"]["key"], json!({ "type": "tidegate.test", "data.plan": 7 }));
+    assert_eq!(body["events"][0]["data"], json!({ "plan": 7 }));
+    assert_eq!(client.get("/v1/windows").expect(200)["items"], json!([]), "nothing is stored");
+}
+
+#[test]
 fn what_goes_wrong_is_reported_and_changes_nothing() {
     let server = Server::start();
     let client = server.admin();
