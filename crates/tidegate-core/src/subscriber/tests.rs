@@ -53,7 +53,7 @@ fn defaults_are_filled_in() {
             r#"{"name":"","match":{"types":[],"sources":[]},"fold":{"mode":"each"},"#,
             r#""destination":{"kind":"webhook","url":"https://example.com/hook","headers":{},"payload":"full"},"#,
             r#""signing":{"algorithm":"hmac","github":false},"verification":"none","#,
-            r#""order":{"by":"none","missing":"skip"},"limits":{"concurrency":16,"timeout":"30s"},"#,
+            r#""order":{"by":"none","missing":"skip","on_failure":"block"},"limits":{"concurrency":16,"timeout":"30s"},"#,
             r#""retry":{"schedule":["1m","2m","4m","8m","16m"]},"breaker":{"failures":10,"probe":"1m"},"disable_after":"120h"}"#
         )
     );
@@ -69,7 +69,7 @@ fn everything_can_be_said() {
         "destination": {"kind": "webhook", "url": URL, "headers": {"x-team": "core"}, "payload": "thin"},
         "signing": {"algorithm": "hmac", "header_prefix": "svix", "github": true},
         "verification": "challenge",
-        "order": {"by": "data.plan_id", "missing": "unordered"},
+        "order": {"by": "data.plan_id", "missing": "unordered", "on_failure": {"skip_after": 3}},
         "limits": {"concurrency": 8, "rate": "10/s", "timeout": "500ms"},
         "retry": {"schedule": []},
         "breaker": {"failures": 3, "probe": "5s"},
@@ -139,6 +139,9 @@ fn what_is_wrong_is_named() {
         ),
         ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
         ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
+        ("order", json!({"on_failure": "drop"}), "field_value order.on_failure"),
+        ("order", json!({"on_failure": {"skip_after": 0}}), "field_range order.on_failure.skip_after"),
+        ("order", json!({"on_failure": {"skip_after": 1_000}}), "field_range order.on_failure.skip_after"),
         ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),
         ("limits", json!({"concurrency": 257}), "field_range limits.concurrency"),
         ("limits", json!({"concurrency": -1}), "field_type limits.concurrency"),

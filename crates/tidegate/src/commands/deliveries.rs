@@ -29,7 +29,7 @@ const COLUMNS: [Column; 7] = [
     ("EVENTS", "events"),
 ];
 
-const LINES: [Column; 14] = [
+const LINES: [Column; 15] = [
     ("id", "id"),
     ("status", "status"),
     ("subscriber", "subscriber"),
@@ -43,6 +43,7 @@ const LINES: [Column; 14] = [
     ("created", "created_at"),
     ("due", "due_at"),
     ("ended", "finished_at"),
+    ("out of order", "out_of_order"),
     ("reason", "reason"),
 ];
 

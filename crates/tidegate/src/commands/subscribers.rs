@@ -39,7 +39,7 @@ const COLUMNS: [Column; 7] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 31] = [
+const LINES: [Column; 32] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -61,6 +61,7 @@ const LINES: [Column; 31] = [
     ("bypass", "fold.bypass"),
     ("cancel on", "fold.cancel_on"),
     ("order by", "order.by"),
+    ("on failure", "order.on_failure"),
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
     ("verification", "verification_status"),

@@ -38,6 +38,30 @@ fn a_failing_head_holds_its_own_lane_only() {
 }
 
 #[test]
+fn a_failing_head_steps_aside_if_its_owner_wants_that() {
+    let server = Server::start();
+    let client = server.admin();
+    let gate = Gate::default();
+    let repaired = gate.clone();
+    let hook = Receiver::scripted(move |arrival| {
+        let is_broken = arrival.event_id() == "a1" && !repaired.is_open();
+        Reply::status(if is_broken { 500 } else { 200 })
+    });
+    let order = json!({ "by": "subscriber", "on_failure": { "skip_after": 2 } });
+    server.subscribe(&hook, &json!({ "order": order, "retry": { "schedule": ["1ms", "1h"] } }));
+    let event = |id: &str| json!({ "id": id, "source": "s", "type": "t" });
+    client.publish(&json!([event("a1"), event("a2"), event("a3")]));
+    assert_eq!(hook.ids(4), ["a1", "a1", "a2", "a3"]);
+    gate.open();
+    client.until("/v1/deliveries?status=retrying", |page| page["items"].as_array().unwrap().len() == 1);
+    assert_eq!(client.post("/v1/trigger", &Value::Null).expect(202)["triggered"], 1);
+    let late = hook.next();
+    assert_eq!((late.event_id().as_str(), late.header("tidegate-out-of-order")), ("a1", "true"));
+    let shown = client.get(&format!("/v1/deliveries/{}", late.webhook_id())).expect(200);
+    assert_eq!(shown["out_of_order"], true);
+}
+
+#[test]
 fn a_subscribers_order_is_kept_over_failures() {
     const EVENTS: usize = 200;
     let server = Server::start();
