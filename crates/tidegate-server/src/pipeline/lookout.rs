@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::desk::Desk;
 use super::errands::Errands;
+use super::persist::Persist;
 use super::verify::Verify;
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
@@ -31,6 +32,7 @@ pub(super) struct Lookout {
     metrics: Arc<Metrics>,
     watch: Arc<Watch>,
     desk: Arc<Desk>,
+    persist: Arc<Persist>,
     errands: Arc<Errands>,
     verify: Arc<Verify>,
     sighted: Mutex<Sighted>,
@@ -48,7 +50,7 @@ impl Lookout {
     pub(super) fn new(
         parts: &Parts,
         coordination: Arc<dyn Coordination>,
-        desk: Arc<Desk>,
+        (desk, persist): (Arc<Desk>, Arc<Persist>),
         errands: Arc<Errands>,
         verify: Arc<Verify>,
     ) -> Arc<Self> {
@@ -61,6 +63,7 @@ impl Lookout {
             metrics: Arc::clone(&parts.metrics),
             watch: Arc::clone(&parts.watch),
             desk,
+            persist,
             errands,
             verify,
             sighted: Mutex::default(),
@@ -154,9 +157,13 @@ impl Lookout {
         Ok(true)
     }
 
-    /// Whatever is due in the store is expected here; what was just made due is told to the others too.
+    /// Whatever is due in the store is expected here; what was just made due is told to the others too. Windows that
+    /// others opened are closed by whoever looks first when their time has come.
     async fn look_for_work(&self, is_new: bool) -> tidegate_store::Result<()> {
         let (due, now) = (self.store.due().await?, self.clock.now());
+        if let Some(at) = self.store.close_due().await? {
+            self.persist.expect_close(at);
+        }
         for (subscriber, at) in &due {
             self.desk.expect(*subscriber, *at);
         }

@@ -179,7 +179,8 @@ impl Pipeline {
             own_loops.push(loops.deliver.spawn(rates::run(Arc::clone(&desk), Arc::clone(coordination))));
         }
         if let Some(coordination) = parts.coordination.clone().filter(|_| !parts.standing.is_alone()) {
-            let lookout = Lookout::new(parts, coordination, Arc::clone(&desk), Arc::clone(&errands), verify);
+            let hands = (Arc::clone(&desk), Arc::clone(&persist));
+            let lookout = Lookout::new(parts, coordination, hands, Arc::clone(&errands), verify);
             own_loops.push(tokio::spawn(Arc::clone(&lookout).listen()));
             own_loops.push(tokio::spawn(Arc::clone(&lookout).run()));
             let beats = Beats::new(parts, Arc::clone(&desk), Arc::clone(&persist), lookout);

@@ -382,8 +382,11 @@ impl<'a> Folding<'a> {
     }
 }
 
-/// Past events that go into windows, and those that are deliveries of their own.
-pub(super) fn parted(wanted: &[(Seq, Route)]) -> (Vec<(Seq, &Route)>, Vec<(Seq, &Route)>) {
+/// Past events, and where each goes.
+pub(super) type Wanted<'a> = Vec<(Seq, &'a Route)>;
+
+/// Those that go into windows, and those that are deliveries of their own.
+pub(super) fn parted(wanted: &[(Seq, Route)]) -> (Wanted<'_>, Wanted<'_>) {
     wanted.iter().map(|(event, route)| (*event, route)).partition(|(_, route)| route.fold.is_some())
 }
 

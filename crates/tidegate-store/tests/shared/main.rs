@@ -3,6 +3,7 @@
 //! several stores open on one schema, each as a process of its own would have it.
 
 mod cut;
+mod folds;
 mod late;
 #[path = "../harness/schema.rs"]
 mod schema;
