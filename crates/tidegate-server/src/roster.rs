@@ -31,6 +31,7 @@ use tokio::sync::{Notify, RwLock};
 const RESEALED_AT_ONCE: usize = 256;
 
 use crate::catalogs::{self, Catalogs};
+use crate::gates::{self, GateEntry, Gates};
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -46,6 +47,7 @@ pub struct Roster {
     by_id: BTreeMap<(ProjectNo, String), SubscriberNo>,
     routers: BTreeMap<ProjectNo, Arc<Router>>,
     catalogs: Catalogs,
+    gates: Gates,
 }
 
 /// Whoever shows a key.
@@ -140,6 +142,16 @@ impl Roster {
     /// What a project's events are judged by; `None` when it takes everything.
     pub fn catalog(&self, project: ProjectNo) -> Option<&Arc<Catalog>> {
         self.catalogs.get(&project)
+    }
+
+    /// A project's gate.
+    pub fn gate(&self, project: ProjectNo, name: &str) -> Option<&GateEntry> {
+        self.gates.get(&project)?.get(name)
+    }
+
+    /// A project's gates, by name.
+    pub fn gates(&self, project: ProjectNo) -> impl Iterator<Item = (&String, &GateEntry)> {
+        self.gates.get(&project).into_iter().flat_map(|gates| gates.iter())
     }
 }
 
@@ -343,6 +355,7 @@ impl Rosters {
             holders: news.keys.iter().filter_map(holder).collect(),
             keys: news.keys,
             catalogs: catalogs::follow(&old.catalogs, &news.projects, news.types),
+            gates: gates::follow(&old.gates, news.gates),
             projects: news.projects.into_iter().map(|project| (project.id.clone(), project)).collect(),
             endpoints: old.endpoints.clone(),
             by_id: old.by_id.clone(),

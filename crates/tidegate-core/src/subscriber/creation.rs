@@ -58,6 +58,7 @@ impl Creation {
                 signing: form.signing,
                 verification: form.verification,
                 order: form.order,
+                gate: form.gate,
                 limits: form.limits,
                 retry: form.retry,
                 breaker: form.breaker,
@@ -87,6 +88,7 @@ struct Form {
     verification: Verification,
     #[serde(default)]
     order: Order,
+    gate: Option<String>,
     #[serde(default)]
     limits: Limits,
     #[serde(default)]

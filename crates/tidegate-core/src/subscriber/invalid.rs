@@ -91,10 +91,11 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("unknown variant", "field_value"),
         ("fold mode", "fold_unsupported"),
     ];
-    const BY_PLACE: [(&str, &str); 8] = [
+    const BY_PLACE: [(&str, &str); 9] = [
         ("match.", "pattern_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
+        ("rate", "rate_invalid"),
         ("limits.timeout", "duration_invalid"),
         ("retry.schedule", "duration_invalid"),
         ("grace", "duration_invalid"),

@@ -166,6 +166,16 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "This version does not know that fold mode.",
         "Use a mode that the API description lists.",
     ),
+    error(
+        "gate_in_use",
+        "A subscriber passes the gate that is to be deleted.",
+        "Change or delete the subscriber first; the answer names one.",
+    ),
+    error(
+        "gate_unknown",
+        "A subscriber names a gate that is not there.",
+        "Make it with `PUT /v1/gates/{name}`, or correct the name.",
+    ),
     error("header_invalid", "A `ce-` header can not be read.", "Percent-encode it as CloudEvents says."),
     error(
         "header_masked",

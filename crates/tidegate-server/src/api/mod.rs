@@ -8,6 +8,7 @@ mod deliveries;
 mod encoding;
 mod errors;
 mod events;
+mod gates;
 mod health;
 mod intake;
 mod jobs;
@@ -153,7 +154,7 @@ where
 /// Everything that is answered. `/openapi.json` describes exactly this; a test compares.
 fn routes() -> Vec<Route> {
     use Method as M;
-    vec![
+    let mut routes = vec![
         route(M::POST, "/v1/events", events::publish),
         route(M::GET, "/v1/events", events::list),
         route(M::GET, "/v1/events/{id}", events::get),
@@ -208,6 +209,26 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/master-key", master_key::get),
         route(M::POST, "/v1/master-key/rotate", master_key::rotate),
         route(M::GET, "/v1/replicas", replicas::list),
+    ];
+    routes.extend(gate_routes());
+    routes.extend(site_routes());
+    routes
+}
+
+fn gate_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
+        route(M::GET, "/v1/gates", gates::list),
+        route(M::PUT, "/v1/gates/{name}", gates::put),
+        route(M::GET, "/v1/gates/{name}", gates::get),
+        route(M::DELETE, "/v1/gates/{name}", gates::delete),
+    ]
+}
+
+/// What tells about the server itself.
+fn site_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
         route(M::GET, "/livez", health::livez),
         route(M::GET, "/readyz", health::readyz),
         route(M::GET, "/metrics", health::metrics),

@@ -11,6 +11,7 @@ mod bodies;
 mod catalog;
 mod configuration;
 mod follow;
+mod gates;
 mod group;
 mod ids;
 mod jobs;
@@ -97,6 +98,7 @@ pub fn cases() -> Vec<Case> {
         sealed::cases(),
         verification::cases(),
         catalog::cases(),
+        gates::cases(),
         quarantine::cases(),
         listing::cases(),
         pages::cases(),

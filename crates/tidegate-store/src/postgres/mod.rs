@@ -16,6 +16,7 @@ pub mod connect;
 mod db;
 mod deliveries;
 mod events;
+mod gates;
 mod health;
 mod jobs;
 mod lanes;

@@ -24,7 +24,7 @@ pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 7] = [
+const MIGRATIONS_SQL: [&str; 8] = [
     include_str!("../../migrations/postgres/0001_init.sql"),
     include_str!("../../migrations/postgres/0002_catalog.sql"),
     include_str!("../../migrations/postgres/0003_sending.sql"),
@@ -32,6 +32,7 @@ const MIGRATIONS_SQL: [&str; 7] = [
     include_str!("../../migrations/postgres/0005_replay.sql"),
     include_str!("../../migrations/postgres/0007_locking.sql"),
     include_str!("../../migrations/postgres/0008_ids.sql"),
+    include_str!("../../migrations/postgres/0010_gates.sql"),
 ];
 
 impl PostgresStore {

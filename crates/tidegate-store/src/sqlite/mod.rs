@@ -15,6 +15,7 @@ mod dedupe;
 mod deliveries;
 mod events;
 mod filter;
+mod gates;
 mod jobs;
 mod lanes;
 mod quarantine;
@@ -33,7 +34,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version};
-use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
@@ -59,7 +59,7 @@ const LAST_NO: &str =
     "SELECT max(coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(id) FROM deliveries), 0),
         coalesce((SELECT value FROM meta WHERE name = 'last_no'), 0))";
 
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
@@ -67,6 +67,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/sqlite/0005_replay.sql"),
     include_str!("../../migrations/sqlite/0007_locking.sql"),
     include_str!("../../migrations/sqlite/0008_ids.sql"),
+    include_str!("../../migrations/sqlite/0010_gates.sql"),
 ];
 
 /// The embedded store.
@@ -264,7 +265,7 @@ impl Writer {
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<Vec<(DeliveryNo, SubscriberNo, Option<i64>, u32)>>>()?;
         for (id, subscriber, lane, lost) in lost {
-            void_claim(&tx, id, lost, now)?;
+            deliveries::void_claim(&tx, id, lost, now)?;
             if let Some(lane) = lane {
                 lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
             }
@@ -298,20 +299,6 @@ impl Writer {
         self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         self.read_counters().map_err(failed)
     }
-}
-
-fn void_claim(conn: &Connection, id: DeliveryNo, lost: u32, now: Timestamp) -> rusqlite::Result<()> {
-    if lost < CLAIMS_LOST_MAX {
-        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
-            .execute(params![id, lost])?;
-        return Ok(());
-    }
-    let reason = format!("set aside after the process ended {lost} times while it was being sent");
-    conn.prepare_cached(
-        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
-    )?
-    .execute(params![id, lost, now.as_ms(), reason])?;
-    Ok(())
 }
 
 #[async_trait]

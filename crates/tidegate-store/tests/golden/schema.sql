@@ -1,4 +1,4 @@
--- version 7
+-- version 8
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -81,6 +81,15 @@ CREATE TABLE events (
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
 ) STRICT;
+CREATE TABLE gates (
+    no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
+    project    INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    version    INTEGER NOT NULL,             -- of the configuration, when this row last changed
+    definition TEXT                          -- NULL: deleted
+) STRICT;
 CREATE TABLE jobs (
     no          INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
@@ -162,6 +171,8 @@ CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WH
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX delivery_events_event ON delivery_events (event);
 CREATE INDEX events_type ON events (project, type, seq);
+CREATE UNIQUE INDEX gates_name ON gates (project, name);
+CREATE INDEX gates_version ON gates (version);
 CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;

@@ -20,6 +20,7 @@ mod deliver;
 mod egress;
 mod encoding;
 mod files;
+mod gates;
 mod http_edges;
 mod ingest;
 mod leaks;
