@@ -31,7 +31,7 @@ use tokio::sync::{Notify, RwLock};
 const RESEALED_AT_ONCE: usize = 256;
 
 use crate::catalogs::{self, Catalogs};
-use crate::gates::{self, GateEntry, Gates};
+use crate::gates::{self, Gates};
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub struct Roster {
     by_id: BTreeMap<(ProjectNo, String), SubscriberNo>,
     routers: BTreeMap<ProjectNo, Arc<Router>>,
     catalogs: Catalogs,
-    gates: Gates,
+    pub(crate) gates: Gates,
 }
 
 /// Whoever shows a key.
@@ -142,16 +142,6 @@ impl Roster {
     /// What a project's events are judged by; `None` when it takes everything.
     pub fn catalog(&self, project: ProjectNo) -> Option<&Arc<Catalog>> {
         self.catalogs.get(&project)
-    }
-
-    /// A project's gate.
-    pub fn gate(&self, project: ProjectNo, name: &str) -> Option<&GateEntry> {
-        self.gates.get(&project)?.get(name)
-    }
-
-    /// A project's gates, by name.
-    pub fn gates(&self, project: ProjectNo) -> impl Iterator<Item = (&String, &GateEntry)> {
-        self.gates.get(&project).into_iter().flat_map(|gates| gates.iter())
     }
 }
 
@@ -393,7 +383,10 @@ impl Rosters {
         if matches!(opened, Err(SealProblem::OtherKey)) {
             return Err(other_key(&key.1));
         }
-        match opened.map_err(|problem| problem.to_string()).and_then(|opened| compile(row, opened)) {
+        match opened
+            .map_err(|problem| problem.to_string())
+            .and_then(|opened| compile(row, opened, &roster.gates))
+        {
             Ok(mut endpoint) => {
                 if let Some(old) = old {
                     endpoint.delivered_at_ms = Arc::clone(&old.delivered_at_ms);
@@ -434,7 +427,7 @@ struct Opened {
     hidden: Option<Vec<u8>>,
 }
 
-fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
+fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint, String> {
     let definition: Definition = match opened.hidden {
         Some(hidden) => subscriber::join(&row.definition, &hidden)?,
         None => serde_json::from_str(&row.definition).map_err(|error| error.to_string())?,
@@ -448,6 +441,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
     let limits = &rule.definition.limits;
     let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
     let rate = consent.within(limits.rate);
+    let gate = rule.definition.gate.as_ref().map(|name| gates::find(gates, row.project, name)).transpose()?;
     Ok(Endpoint {
         created_at: row.created_at,
         version: row.version,
@@ -464,6 +458,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
         terms: Terms {
             concurrency: limits.concurrency,
             rate,
+            gate,
             breaker: rule.definition.breaker.terms(),
             disable_after: rule.definition.disable_after.terms(),
         },

@@ -1,13 +1,20 @@
 //! Gates: named rates that any number of subscribers and clients share.
 //!
-//! A [`Gate`] is what its owner says: how many over time, and how many at once.
+//! A [`Gate`] is what its owner says: how many over time, and how many at once. What it has left stands in a [`Reservoir`],
+//! here or with all replicas together.
 //!
 //! Does not: wait, or know who waits ([`crate::schedule`] does).
+
+mod reservoir;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{GATE_BURST_MAX, GATE_NAME_BYTES_MAX, RATE_PER_SECOND_MAX};
 use crate::subscriber::{Invalid, Rate, read};
+
+pub use reservoir::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, Standing, TOKEN};
 
 /// What the owner of a gate says about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +62,12 @@ pub fn check_name(name: &str, field: &str) -> Result<(), Invalid> {
     Err(Invalid::new("id_invalid", field, detail))
 }
 
+/// How long somebody who comes now would wait at a gate where so many are waiting: zero while it is calm.
+pub fn pressure(flow: Flow, standing: Standing, waiting: usize) -> Duration {
+    let ahead = u32::try_from(waiting).unwrap_or(u32::MAX).saturating_sub(standing.tokens);
+    standing.penalized_for.saturating_add(flow.interval(standing.eighths.max(1)).saturating_mul(ahead))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +92,18 @@ mod tests {
         assert_eq!(field(r#"{"rate":"3/s","burst":0}"#).as_deref(), Some("burst"));
         assert_eq!(field(r#"{"rate":"3/s","burst":100001}"#).as_deref(), Some("burst"));
         assert_eq!(field(r#"{"rate":"3/s","name":"x"}"#).as_deref(), Some("name"));
+    }
+
+    #[test]
+    fn a_calm_gate_has_no_pressure() {
+        let flow = Flow::from(Gate::parse(br#"{"rate":"4/s"}"#).unwrap());
+        let calm = Standing { tokens: 2, eighths: 8, ..Standing::default() };
+        assert_eq!(pressure(flow, calm, 2), Duration::ZERO);
+        assert_eq!(pressure(flow, calm, 6), Duration::from_secs(1));
+        let slow = Standing { eighths: 1, ..Standing::default() };
+        assert_eq!(pressure(flow, slow, 2), Duration::from_secs(4));
+        let shut = Standing { penalized_for: Duration::from_secs(9), ..Standing::default() };
+        assert_eq!(pressure(flow, shut, 0), Duration::from_secs(9));
     }
 
     #[test]

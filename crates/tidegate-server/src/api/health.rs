@@ -195,6 +195,7 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         backlogs: known.as_ref().map_or(&[], |known| &known.figures.each),
         sizes: known.as_ref().map_or(&[], |known| &known.sizes),
         streams: app.parts.watch.open(),
+        at_gates: desk.waiting_at_gates(),
         is_store_up: known.is_some(),
         standing: &app.parts.standing,
         vitals: known.as_ref().map_or(&[], |known| &known.vitals),

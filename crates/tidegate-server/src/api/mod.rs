@@ -222,6 +222,8 @@ fn gate_routes() -> Vec<Route> {
         route(M::PUT, "/v1/gates/{name}", gates::put),
         route(M::GET, "/v1/gates/{name}", gates::get),
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
+        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire),
+        route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
     ]
 }
 

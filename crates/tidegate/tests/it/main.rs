@@ -21,6 +21,7 @@ mod egress;
 mod encoding;
 mod files;
 mod gates;
+mod gating;
 mod http_edges;
 mod ingest;
 mod leaks;
