@@ -301,9 +301,8 @@ impl Schedule {
     /// A subscriber takes its place in the line of its gate.
     pub(super) fn join_line(&mut self, gate: GateNo, subscriber: SubscriberNo) {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
-        let Some(stamp) = lineup.head() else { return };
-        let Some(line) = self.lines.get_mut(&gate) else {
-            // Nobody passes a gate that is not there; gates are known before whoever names them.
+        let (Some(stamp), Some(line)) = (lineup.head(), self.lines.get_mut(&gate)) else {
+            // What it had to send was given back meanwhile. (A gate is known before whoever names it.)
             lineup.lined_up = false;
             return;
         };

@@ -91,6 +91,21 @@ fn who_can_not_go_takes_no_token_and_keeps_its_place() {
 }
 
 #[test]
+fn who_has_stepped_aside_and_given_everything_back_comes_again() {
+    let mut schedule = gated("10/s", 10, 0);
+    let breaker = Some(BreakerTerms { failures: 1, probe: Duration::from_secs(1) });
+    schedule.admit(1, Terms { breaker, ..terms(2, Some("1/s")) }, at(0));
+    (0..3).for_each(|n| push(&mut schedule, 1, n, 0));
+    assert_eq!(picks(&mut schedule, 0), [0], "the next waits for its own rate");
+    let ended = Ended { subscriber: 1, was_probe: false, outcome: Outcome::Failed { chance: 0 } };
+    assert_eq!(schedule.finish(ended, at(1)).given_back.len(), 2);
+    assert!(picks(&mut schedule, 1_000).is_empty());
+    schedule.close_breaker(1);
+    push(&mut schedule, 1, 9, 2_000);
+    assert_eq!(picks(&mut schedule, 2_000), [9]);
+}
+
+#[test]
 fn a_client_waits_in_the_same_line() {
     let mut schedule = gated("1/s", 1, 2);
     push(&mut schedule, 1, 10, 0);

@@ -14,6 +14,7 @@ mod catalog;
 mod checkers;
 mod consent;
 mod dice;
+mod gates;
 mod history;
 mod keeping;
 mod life;
@@ -43,11 +44,12 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 40] = [
+const RARE_PATHS: [&str; 43] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
     "a client that hung up",
+    "a client that passed a gate",
     "a clock jump back",
     "a clock jump forward",
     "a conflicting event",
@@ -56,6 +58,8 @@ const RARE_PATHS: [&str; 40] = [
     "a delivery exhausted",
     "a duplicate after a lost response",
     "a duplicate event",
+    "a gate closed by a receiver",
+    "a gate passed",
     "a graceful stop with attempts under way",
     "a held delivery released",
     "a job stopped",
