@@ -34,7 +34,7 @@ pub(super) const WAITING_SUBSCRIBERS: usize = 4;
 pub(super) type Figure = fn(&mut Stage) -> Result<Vec<Row>>;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 8] = [
+pub(super) const FIGURES: [(&str, Figure); 9] = [
     ("e2e1", e2e1),
     ("e2e5", e2e5),
     ("ingest", ingest),
@@ -43,6 +43,7 @@ pub(super) const FIGURES: [(&str, Figure); 8] = [
     ("latency", latency),
     ("idle", idle),
     ("waiting", waiting),
+    ("lanes", super::lanes::lanes),
 ];
 
 fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {

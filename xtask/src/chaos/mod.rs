@@ -40,6 +40,8 @@ pub(crate) enum Chaos {
     Neighbours(neighbours::Neighbours),
     /// Put three processes that share PostgreSQL and Redis under faults
     Replicas(replicas::Replicas),
+    /// Let three processes share a gate while its receiver refuses
+    Gate(replicas::gate::Gate),
     /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of replicas
     Short,
 }
@@ -53,6 +55,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
+        Chaos::Gate(args) => replicas::gate::run(args),
         Chaos::Short => {
             short()?;
             println!("{}", replicas::short()?);

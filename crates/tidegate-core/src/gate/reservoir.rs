@@ -112,7 +112,6 @@ impl Reservoir {
         self.fill(flow, now_us);
         if until_us > self.at_us {
             self.until_us = self.until_us.max(until_us);
-            self.level = self.level.min(TOKEN);
         }
     }
 

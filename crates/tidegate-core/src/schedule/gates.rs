@@ -16,8 +16,11 @@ use super::meter::{Meter, Wait};
 use super::{Schedule, Slot, Turn};
 use crate::gate::{Flow, Standing, pressure};
 use crate::id::{GateNo, SubscriberNo};
-use crate::limits::{GATE_CLIENTS_MAX, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
+use crate::limits::{GATE_CLIENTS_MAX, GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
 use crate::time::Timestamp;
+
+/// Who is so many tokens behind others steps back as far as anybody does.
+const COURTESY_STEPS: f64 = 4.0;
 
 /// A client's place in a line; no two have the same.
 pub type Ticket = u64;
@@ -111,6 +114,8 @@ pub(super) struct Line {
     closed_until: Timestamp,
     is_recovering: bool,
     waits: VecDeque<Duration>,
+    /// How long the last one that was given a token of the shared bucket had waited, wherever that was.
+    waited_elsewhere: Duration,
     passed: u64,
     penalties: u64,
 }
@@ -126,6 +131,7 @@ impl Line {
             closed_until: Timestamp::default(),
             is_recovering: false,
             waits: VecDeque::new(),
+            waited_elsewhere: Duration::ZERO,
             passed: 0,
             penalties: 0,
         }
@@ -241,11 +247,32 @@ impl Schedule {
         }
     }
 
-    /// The bucket that all share is penalised for so long yet.
-    pub fn hear_penalty(&mut self, gate: GateNo, lasts: Duration, now: Timestamp) {
-        if let Some(line) = self.lines.get_mut(&gate).filter(|_| !lasts.is_zero()) {
-            line.close(now.plus(lasts), now);
+    /// What is known of the bucket that all share: it is penalised for so long yet, and whoever was last given something
+    /// there had waited for so long.
+    pub fn hear(&mut self, gate: GateNo, penalized_for: Duration, waited: Duration, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        line.waited_elsewhere = waited;
+        if !penalized_for.is_zero() {
+            line.close(now.plus(penalized_for), now);
         }
+    }
+
+    /// How long the first in line has waited.
+    pub(super) fn waited_at(&self, gate: GateNo) -> Duration {
+        let first = self.lines.get(&gate).and_then(|line| line.waiting.first_key_value());
+        first.map_or(Duration::ZERO, |(_, since)| self.latest.since(*since))
+    }
+
+    /// How much later than it could a line asks for a token, if others have waited longer than its first: with several
+    /// processes whoever asks first is served first, and a moment is enough to let another one ask before.
+    pub(super) fn courtesy(&self, gate: GateNo, again: Timestamp) -> Duration {
+        let Some(line) = self.lines.get(&gate) else { return Duration::ZERO };
+        let Some((_, since)) = line.waiting.first_key_value() else { return Duration::ZERO };
+        let behind = line.waited_elsewhere.saturating_sub(again.since(*since));
+        let interval = line.flow.interval(8).max(Duration::from_micros(1));
+        let steps = behind.as_secs_f64() / interval.as_secs_f64();
+        let most = (interval / 4).min(Duration::from_millis(GATE_COURTESY_MAX_MS));
+        Duration::from_secs_f64(most.as_secs_f64() * (steps / COURTESY_STEPS).min(1.0))
     }
 
     /// Penalties that the others have not heard of yet.

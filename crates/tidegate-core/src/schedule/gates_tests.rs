@@ -106,6 +106,21 @@ fn who_has_stepped_aside_and_given_everything_back_comes_again() {
 }
 
 #[test]
+fn who_gave_its_queue_back_does_not_keep_the_place_it_had() {
+    let mut schedule = gated("1/s", 1, 2);
+    let breaker = Some(BreakerTerms { failures: 1, probe: Duration::from_secs(1) });
+    schedule.admit(1, Terms { breaker, ..terms(9, None) }, at(0));
+    (0..2).for_each(|n| push(&mut schedule, 1, n, 0));
+    assert_eq!(picks(&mut schedule, 0), [0]);
+    push(&mut schedule, 2, 20, 0);
+    let ended = Ended { subscriber: 1, was_probe: false, outcome: Outcome::Failed { chance: 0 } };
+    assert_eq!(schedule.finish(ended, at(1)).given_back.len(), 1);
+    schedule.close_breaker(1);
+    push(&mut schedule, 1, 9, 2);
+    assert_eq!((picks(&mut schedule, 1_000), picks(&mut schedule, 2_000)), (vec![20], vec![9]));
+}
+
+#[test]
 fn a_client_waits_in_the_same_line() {
     let mut schedule = gated("1/s", 1, 2);
     push(&mut schedule, 1, 10, 0);
@@ -201,11 +216,11 @@ fn a_gate_that_is_shared_begs_for_all_in_its_line() {
     push(&mut schedule, 1, 10, 0);
     push(&mut schedule, 2, 20, 0);
     assert!(picks(&mut schedule, 0).is_empty());
-    let beg = Beg { who: Slot::Gate(GATE), flow: flow("3/s", 3), wanted: 2 };
+    let beg = Beg { who: Slot::Gate(GATE), flow: flow("3/s", 3), wanted: 2, waited: Duration::ZERO };
     assert_eq!(schedule.begs(), [beg]);
     schedule.grant(Slot::Gate(GATE), 1, Duration::from_millis(300), at(1));
     assert_eq!(picks(&mut schedule, 1), [10]);
-    assert_eq!(schedule.begs(), [Beg { wanted: 1, ..beg }]);
+    assert_eq!(schedule.begs(), [Beg { wanted: 1, waited: Duration::from_millis(1), ..beg }]);
     schedule.grant(Slot::Gate(GATE), 0, Duration::from_millis(300), at(2));
     assert_eq!((picks(&mut schedule, 2).len(), schedule.throttled_until()), (0, Some(at(302))));
     assert!(picks(&mut schedule, 302).is_empty());
@@ -213,6 +228,27 @@ fn a_gate_that_is_shared_begs_for_all_in_its_line() {
     schedule.grant(Slot::Gate(GATE), 1, Duration::ZERO, at(303));
     let void = 303 + i64::try_from(GRANT_VALID_MS).unwrap();
     assert!(picks(&mut schedule, void).is_empty(), "used at once or void");
+}
+
+#[test]
+fn who_has_waited_less_than_others_lets_them_ask_first() {
+    let mut schedule = Schedule::default();
+    schedule.share_rates();
+    schedule.set_gates(&BTreeMap::from([(GATE, flow("10/s", 1))]), at(0));
+    schedule.admit(1, terms(9, None), at(0));
+    push(&mut schedule, 1, 10, 0);
+    let mut asks_again = |waited_ms| {
+        picks(&mut schedule, 1_000);
+        schedule.begs();
+        schedule.hear(GATE, Duration::ZERO, Duration::from_millis(waited_ms), at(1_000));
+        schedule.grant(Slot::Gate(GATE), 0, Duration::from_millis(100), at(1_000));
+        let again = schedule.throttled_until();
+        schedule.readmit_throttled(at(9_000));
+        again
+    };
+    assert_eq!(asks_again(1_100), Some(at(1_100)), "its first has waited as long");
+    assert_eq!(asks_again(1_300), Some(at(1_112)), "two tokens behind");
+    assert_eq!(asks_again(60_000), Some(at(1_124)), "and never by more than a moment");
 }
 
 #[test]
@@ -232,9 +268,15 @@ fn a_penalty_here_holds_before_the_others_have_heard_of_it() {
     assert!(picks(&mut schedule, 1).is_empty() && !schedule.has_beggars());
     assert!(picks(&mut schedule, 2_000).is_empty() && schedule.has_beggars());
     schedule.begs();
-    schedule.hear_penalty(GATE, Duration::from_secs(3), at(2_001));
+    schedule.hear(GATE, Duration::from_secs(3), Duration::ZERO, at(2_001));
     schedule.grant(Slot::Gate(GATE), 0, Duration::from_secs(3), at(2_001));
     assert_eq!(schedule.line(GATE, at(2_001)).unwrap().standing.penalized_for.as_secs(), 3);
+
+    assert!(picks(&mut schedule, 5_001).is_empty());
+    schedule.begs();
+    schedule.grant(Slot::Gate(GATE), 2, Duration::ZERO, at(5_001));
+    schedule.penalize(GATE, at(5_003), at(5_002));
+    assert!(picks(&mut schedule, 5_003).is_empty(), "what it had is worth nothing after a short one either");
 }
 
 #[test]
@@ -329,7 +371,7 @@ proptest! {
                 let tokens = reservoir.take(beg.flow, now * 1_000, beg.wanted);
                 let standing = reservoir.standing(beg.flow, now * 1_000);
                 now += latency;
-                schedule.hear_penalty(GATE, standing.penalized_for, at(now));
+                schedule.hear(GATE, standing.penalized_for, Duration::ZERO, at(now));
                 schedule.grant(beg.who, tokens, standing.next_in, at(now));
             }
             for delivery in picks(schedule, now) {

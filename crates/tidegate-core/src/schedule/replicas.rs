@@ -57,6 +57,8 @@ pub struct Beg {
     pub flow: Flow,
     /// How many it could use at once.
     pub wanted: u32,
+    /// How long the first in line has waited; nothing where there is no line.
+    pub waited: Duration,
 }
 
 impl Schedule {
@@ -113,7 +115,11 @@ impl Schedule {
             Slot::Gate(gate) => self.wanted_at(gate),
         };
         if wanted > 0 {
-            return Some(Beg { who, flow, wanted });
+            let waited = match who {
+                Slot::Subscriber(_) => Duration::ZERO,
+                Slot::Gate(gate) => self.waited_at(gate),
+            };
+            return Some(Beg { who, flow, wanted, waited });
         }
         // What there was to send was given back meanwhile.
         match who {
@@ -143,9 +149,13 @@ impl Schedule {
         // Rounded up: who comes too early only begs in vain.
         let wait = next_in + Duration::from_micros(999);
         let again = now.plus(wait.max(Duration::from_millis(1)));
-        if let Slot::Subscriber(subscriber) = who {
-            self.quit_line(subscriber);
-        }
+        let again = match who {
+            Slot::Gate(gate) => again.plus(self.courtesy(gate, again)),
+            Slot::Subscriber(subscriber) => {
+                self.quit_line(subscriber);
+                again
+            }
+        };
         self.wait_for(who, &Wait::Until(again));
     }
 }

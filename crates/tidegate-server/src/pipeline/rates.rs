@@ -38,7 +38,7 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
         Slot::Subscriber(subscriber) => BucketKey::subscriber(subscriber),
         Slot::Gate(gate) => BucketKey::gate(gate),
     };
-    let grant = coordination.take(&bucket, beg.flow, beg.wanted).await;
+    let grant = coordination.take_after(&bucket, beg.flow, beg.wanted, beg.waited).await;
     desk.grant(beg.who, grant);
 }
 

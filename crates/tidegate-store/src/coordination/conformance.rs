@@ -44,6 +44,7 @@ pub async fn run(fixture: &dyn Fixture) {
     takers_stay_within_the_rate(fixture).await;
     a_wiped_bucket_costs_one_burst(fixture).await;
     a_burst_is_what_it_is_said_to_be(fixture).await;
+    all_know_how_long_the_last_one_waited(fixture).await;
     a_penalty_is_seen_by_all_and_ends(fixture).await;
     a_bucket_recovers_step_by_step(fixture).await;
     a_wiped_penalty_heals(fixture).await;
@@ -180,6 +181,18 @@ async fn a_burst_is_what_it_is_said_to_be(fixture: &dyn Fixture) {
         0,
         "no deeper than it was"
     );
+}
+
+async fn all_know_how_long_the_last_one_waited(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("waited"), Flow::new(rate("1/h"), 2));
+    let seconds = Duration::from_secs;
+    let first = replicas[0].take_after(&bucket, flow, 1, seconds(5)).await;
+    assert_eq!((first.granted, first.waited), (1, seconds(5)));
+    assert_eq!(replicas[1].take(&bucket, flow, 0).await.waited, seconds(5));
+    replicas[1].take_after(&bucket, flow, 1, seconds(3)).await;
+    let refused = replicas[2].take_after(&bucket, flow, 1, seconds(9)).await;
+    assert_eq!((refused.granted, refused.waited), (0, seconds(3)), "of those that were given something");
 }
 
 async fn a_penalty_is_seen_by_all_and_ends(fixture: &dyn Fixture) {

@@ -41,7 +41,13 @@ pub trait Coordination: Send + Sync + 'static {
 
     /// Takes up to `wanted` tokens of a shared bucket, to be used at once; none is a look at it. Who can not reach the
     /// bucket gets none.
-    async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant;
+    async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant {
+        self.take_after(bucket, flow, wanted, Duration::ZERO).await
+    }
+
+    /// The same for somebody who has waited for so long; whoever asks next is told, and can step back behind those who have
+    /// waited longer.
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant;
 
     /// A shared bucket gives nothing for so long, unless it is to give nothing for longer already; then it recovers step by
     /// step. If this is lost, whoever said "too many" says it again.
@@ -81,18 +87,20 @@ pub struct Grant {
     pub next_in: Duration,
     /// How the bucket stands after that; absent if it could not be reached.
     pub standing: Option<Standing>,
+    /// How long the last one that was given something had waited.
+    pub waited: Duration,
 }
 
 impl Grant {
     /// None for now.
     fn nothing_for(next_in: Duration) -> Self {
-        Self { granted: 0, next_in, standing: None }
+        Self { granted: 0, next_in, standing: None, waited: Duration::ZERO }
     }
 
-    /// So many, of a bucket that is left like this.
-    fn of(granted: u32, left: Reservoir, flow: Flow) -> Self {
+    /// So many, of a bucket that is left like this; the last one had waited for so long.
+    fn of(granted: u32, left: Reservoir, flow: Flow, waited: Duration) -> Self {
         let standing = left.standing(flow, left.at_us);
-        Self { granted, next_in: standing.next_in, standing: Some(standing) }
+        Self { granted, next_in: standing.next_in, standing: Some(standing), waited }
     }
 }
 

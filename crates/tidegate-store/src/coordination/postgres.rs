@@ -121,8 +121,8 @@ impl Coordination for Postgres {
         self.shared.inbox.wait().await
     }
 
-    async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant {
-        self.ask_since(bucket, flow, Wish::tokens(wanted), 0).await
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+        self.ask_since(bucket, flow, Wish::tokens(wanted, waited), 0).await
     }
 
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {

@@ -39,19 +39,19 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const DEAF_EVERY: Duration = Duration::from_secs(1);
 
 /// The twin of `Reservoir`: brings a bucket up to now, takes what there is, and closes it for a while if that is the wish.
-/// What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed, and how long
-/// ago it was empty; then what is the same for all.
+/// What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed, how long
+/// ago it was empty, and how long whoever asks has waited; then what is the same for all.
 const ASK: &str = r"
 local drops, depth, wanted, penalty, settled = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local token, step, longest, astray = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local waited, token, step, longest, astray = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local function filled(x) return math.max(0, x, 2 * x - step, 4 * x - 5 * step, 8 * x - 17 * step) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local level, at, til = depth, now, 0
+local level, at, til, before = depth, now, 0, 0
 local kept = redis.call('GET', KEYS[1])
 if kept then
-    local a, b, c = string.match(kept, '^(%d+) (%d+) (%d+)$')
-    level, at, til = tonumber(a), tonumber(b), tonumber(c)
+    local a, b, c, d = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
+    level, at, til, before = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
 end
 if at - now > astray then at = now end
 now = math.max(now, at)
@@ -63,15 +63,13 @@ level = math.min(level + (filled(since + now - at) - filled(since)) * drops, dep
 local granted = 0
 if now >= til then granted = math.min(wanted, math.floor(level / token)) end
 level = level - granted * token
-if penalty > 0 then
-    til = math.max(til, now + penalty)
-    level = math.min(level, token)
-end
+if granted > 0 then before = waited end
+if penalty > 0 then til = math.max(til, now + penalty) end
 local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
 if granted > 0 or penalty > 0 then
-    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f', level, now, til), 'PX', math.ceil(full / 1000) + 1)
+    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %.0f', level, now, til, before), 'PX', math.ceil(full / 1000) + 1)
 end
-return {granted, level, now, til}
+return {granted, level, now, til, before}
 ";
 
 /// One replica's end.
@@ -211,8 +209,8 @@ impl Coordination for Redis {
         news
     }
 
-    async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant {
-        self.ask(bucket, flow, Wish::tokens(wanted)).await
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+        self.ask(bucket, flow, Wish::tokens(wanted, waited)).await
     }
 
     /// Kept in both places, so that a bucket that moves stays closed.
@@ -272,10 +270,10 @@ impl Shared {
         let mut asking = self.ask.key(key);
         let settled_us = settled_us.clamp(0, flow.depth / flow.drops.max(1) + 1);
         asking.arg(flow.drops).arg(flow.depth).arg(wish.wanted).arg(wish.penalty_us).arg(settled_us);
-        asking.arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
-        let answer = asking.invoke_async::<(u32, i64, i64, i64)>(&mut link.connection).await?;
-        let (granted, level, at_us, until_us) = answer;
-        Ok(Grant::of(granted, Reservoir { level, at_us, until_us }, flow))
+        asking.arg(wish.waited_us).arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
+        let answer = asking.invoke_async::<(u32, i64, i64, i64, i64)>(&mut link.connection).await?;
+        let (granted, level, at_us, until_us, waited_us) = answer;
+        Ok(Grant::of(granted, Reservoir { level, at_us, until_us }, flow, timer::duration(waited_us)))
     }
 
     /// Marks that the buckets are in PostgreSQL.
@@ -351,7 +349,7 @@ async fn connect(shared: &Arc<Shared>) -> RedisResult<Link> {
     connection.subscribe(shared.channel()).await?;
     let mut link = Link { no, connection };
     let (bucket, flow) = (BucketKey("probe".to_owned()), Flow { drops: TOKEN, depth: TOKEN });
-    shared.ask(&mut link, &bucket, flow, Wish::tokens(1), 1).await?;
+    shared.ask(&mut link, &bucket, flow, Wish::tokens(1, Duration::ZERO), 1).await?;
     Ok(link)
 }
 

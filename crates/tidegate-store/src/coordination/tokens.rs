@@ -33,15 +33,17 @@ pub(super) struct Wish {
     pub(super) wanted: u32,
     /// That it gives nothing for so long.
     pub(super) penalty_us: i64,
+    /// By somebody who has waited for so long.
+    pub(super) waited_us: i64,
 }
 
 impl Wish {
-    pub(super) fn tokens(wanted: u32) -> Self {
-        Self { wanted, penalty_us: 0 }
+    pub(super) fn tokens(wanted: u32, waited: Duration) -> Self {
+        Self { wanted, penalty_us: 0, waited_us: timer::us(waited) }
     }
 
     pub(super) fn penalty(lasts: Duration) -> Self {
-        Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US) }
+        Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US), waited_us: 0 }
     }
 }
 
@@ -55,7 +57,8 @@ const TABLES: &str = "
         at_us    BIGINT NOT NULL,             -- when that was
         until_us BIGINT NOT NULL,             -- the end of its last penalty
         full_us  BIGINT NOT NULL,             -- when it is as good as new, at the latest
-        granted  BIGINT NOT NULL              -- to whoever asked last
+        granted  BIGINT NOT NULL,             -- to whoever asked last
+        waited_us BIGINT NOT NULL             -- how long the last one that was given something had waited
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
     CREATE UNLOGGED TABLE IF NOT EXISTS rate_home (
         one      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
@@ -77,9 +80,10 @@ fn ask_sql() -> String {
     };
     let gained = format!("({} - {})", filled("since_us + now_us - at_us"), filled("since_us"));
     format!(
-        "UPDATE reservoirs AS bucket SET (level, at_us, until_us, full_us, granted) = (
+        "UPDATE reservoirs AS bucket SET (level, at_us, until_us, full_us, granted, waited_us) = (
             SELECT rest, now_us, shut_us,
-                   greatest(now_us, shut_us + 3 * {step}) + (depth - rest) / (drops * 8) + 1, taken
+                   greatest(now_us, shut_us + 3 * {step}) + (depth - rest) / (drops * 8) + 1, taken,
+                   CASE WHEN taken > 0 THEN $7::bigint ELSE bucket.waited_us END
             FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us, $2::bigint AS drops,
                          $3::bigint AS depth, $4::bigint AS wanted, $5::bigint AS penalty_us, $6::bigint AS empty_us) AS given,
             LATERAL (SELECT CASE WHEN bucket.at_us - clock_us > {astray} THEN clock_us ELSE bucket.at_us END AS at_us) AS known,
@@ -93,17 +97,15 @@ fn ask_sql() -> String {
                                   greatest(now_us - empty_us, 0)::numeric * drops * 8)::bigint AS level) AS present,
             LATERAL (SELECT CASE WHEN now_us < until_us THEN 0 ELSE least(wanted, level / {token}) END AS taken) AS share,
             LATERAL (SELECT CASE WHEN penalty_us > 0 THEN greatest(until_us, now_us + penalty_us) ELSE until_us END AS shut_us,
-                            CASE WHEN penalty_us > 0 THEN least(level - taken * {token}, {token})
-                                 ELSE level - taken * {token} END AS rest) AS after
+                            level - taken * {token} AS rest) AS after
         )
         WHERE name = $1
-        RETURNING granted, level, at_us, until_us"
+        RETURNING granted, level, at_us, until_us, waited_us"
     )
 }
 
-const BEGIN: &str =
-    "INSERT INTO reservoirs (name, level, at_us, until_us, full_us, granted) VALUES ($1, 0, 0, 0, 0, 0)
-    ON CONFLICT DO NOTHING";
+const BEGIN: &str = "INSERT INTO reservoirs (name, level, at_us, until_us, full_us, granted, waited_us)
+    VALUES ($1, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
 
 const LOOK: &str = "
     SELECT now_us, coalesce(since_us, 0), coalesce(until_us, 0)
@@ -151,13 +153,20 @@ impl Tokens {
         let client = &self.session.client;
         let wanted = i64::from(wish.wanted);
         loop {
-            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-                [&bucket.as_str(), &flow.drops, &flow.depth, &wanted, &wish.penalty_us, &empty_us];
+            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+                &bucket.as_str(),
+                &flow.drops,
+                &flow.depth,
+                &wanted,
+                &wish.penalty_us,
+                &empty_us,
+                &wish.waited_us,
+            ];
             let row = within(client.query_opt(&self.ask, &values)).await?;
             if let Some(row) = row {
                 let granted = u32::try_from(row.get::<_, i64>(0)).unwrap_or(0);
                 let left = Reservoir { level: row.get(1), at_us: row.get(2), until_us: row.get(3) };
-                return Ok(Grant::of(granted, left, flow));
+                return Ok(Grant::of(granted, left, flow, timer::duration(row.get(4))));
             }
             within(client.execute(&self.begin, &[&bucket.as_str()])).await?;
         }

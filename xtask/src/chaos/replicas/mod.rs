@@ -6,6 +6,7 @@
 
 mod audience;
 mod cluster;
+pub(crate) mod gate;
 mod nemesis;
 mod producers;
 mod receivers;
@@ -144,6 +145,7 @@ pub(crate) fn short() -> Result<String> {
         let plan = Plan { binary, span, faults, sabotage: Some(sabotage) };
         timed(format!("without {}", sabotage.name()), plan)?;
     }
+    told.push(gate::short(&mut services)?);
     Ok(told.join(", "))
 }
 
