@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
-use axum::response::{IntoResponse, Response};
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::gate::{Gate, Standing, check_name};
@@ -73,27 +71,9 @@ pub(super) async fn acquire(
     let mut query = Query::parse(raw.as_deref(), &["wait"])?;
     let wait = query.take("wait").map(|text| read_wait(&text)).transpose()?.unwrap_or_default();
     let entry = app.gate(&caller, &name)?;
-    match app.pipeline.desk.acquire(entry.no, wait).await {
-        Ok(waited) => {
-            let granted_at = app.parts.clock.now();
-            Ok(json_answer(
-                StatusCode::OK,
-                &json!({ "granted_at": granted_at, "waited": seconds_text(waited) }),
-            ))
-        }
-        Err(Refused::Unknown) => Err(Problem::not_found("gate")),
-        Err(Refused::Stopping) => {
-            Err(Problem::unavailable("overloaded", "the server is on its way out; ask again"))
-        }
-        Err(Refused::Full) => {
-            let detail = format!("{GATE_CLIENTS_MAX} clients wait at this gate already; come back later");
-            Ok(later(Problem::new(StatusCode::TOO_MANY_REQUESTS, "gate_full", detail), Duration::ZERO))
-        }
-        Err(Refused::Late(retry_in)) => {
-            let detail = "no token came in time: wait as long as `retry-after` says, or longer with `?wait=`";
-            Ok(later(Problem::new(StatusCode::TOO_MANY_REQUESTS, "gate_busy", detail), retry_in))
-        }
-    }
+    let waited = app.acquire(&entry, wait).await?;
+    let granted_at = app.parts.clock.now();
+    Ok(json_answer(StatusCode::OK, &json!({ "granted_at": granted_at, "waited": seconds_text(waited) })))
 }
 
 fn read_wait(text: &str) -> Result<Duration, Problem> {
@@ -105,13 +85,10 @@ fn read_wait(text: &str) -> Result<Duration, Problem> {
 }
 
 /// A refusal that says when to come back.
-fn later(problem: Problem, retry_in: Duration) -> Response {
+fn later(code: &'static str, detail: impl Into<String>, retry_in: Duration) -> Problem {
     let seconds = u64::try_from(retry_in.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
-    let mut response = problem.into_response();
-    response
-        .headers_mut()
-        .insert(RETRY_AFTER, HeaderValue::from(seconds.clamp(1, GATE_PENALTY_MAX_MS / 1000)));
-    response
+    let seconds = seconds.clamp(1, GATE_PENALTY_MAX_MS / 1000);
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail).retry_after(seconds)
 }
 
 #[derive(Deserialize)]
@@ -216,6 +193,28 @@ fn seconds_text(duration: Duration) -> String {
 }
 
 impl App {
+    /// Takes a token of a gate, in line with all others; says how long that took.
+    pub(super) async fn acquire(&self, entry: &GateEntry, wait: Duration) -> Result<Duration, Problem> {
+        // What was answered anywhere before holds for this token.
+        if self.pipeline.desk.is_behind(&self.parts.rosters.current()) {
+            self.pipeline.reconfigured(&self.parts.rosters);
+        }
+        self.pipeline.desk.acquire(entry.no, wait).await.map_err(|refused| match refused {
+            Refused::Unknown => Problem::not_found("gate"),
+            Refused::Stopping => {
+                Problem::unavailable("overloaded", "the server is on its way out; ask again")
+            }
+            Refused::Full => {
+                let detail = format!("{GATE_CLIENTS_MAX} clients wait at this gate already; come back later");
+                later("gate_full", detail, Duration::ZERO)
+            }
+            Refused::Late(retry_in) => {
+                let detail = "no token came in time: come back after `retry-after` seconds, or wait longer";
+                later("gate_busy", detail, retry_in)
+            }
+        })
+    }
+
     /// A project's gate, or 404.
     pub(super) fn gate(&self, caller: &Caller, name: &str) -> Result<GateEntry, Problem> {
         let roster = self.parts.rosters.current();

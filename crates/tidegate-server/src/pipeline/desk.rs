@@ -55,7 +55,7 @@ pub(super) struct Followed {
     /// What gates are called.
     pub(super) gates: BTreeMap<GateNo, String>,
     active: BTreeSet<SubscriberNo>,
-    version: Version,
+    pub(super) version: Version,
     /// Nobody does any more.
     is_closed: bool,
 }

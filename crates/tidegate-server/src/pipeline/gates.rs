@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::Pipeline;
 use super::desk::Desk;
 use crate::metrics::Metrics;
+use crate::roster::Roster;
 
 /// How long a client that does not want to wait does so all the same where the token is elsewhere: one question.
 const ASK_PATIENCE: Duration = Duration::from_millis(250);
@@ -139,6 +140,11 @@ impl Desk {
     pub fn gate_pressure(&self, subscriber: SubscriberNo) -> Duration {
         let now = self.clock.now();
         self.lock().gate_pressure(subscriber, now)
+    }
+
+    /// Whether it has not heard yet of what this roster says.
+    pub fn is_behind(&self, roster: &Roster) -> bool {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).version < roster.version
     }
 
     fn gate_name(&self, gate: GateNo) -> String {

@@ -102,6 +102,9 @@ fn files_bring_gates_before_the_subscribers_that_pass_them() {
     };
     let unknown = apply(FILES.split("---").next().unwrap(), "").everything();
     assert!(unknown.contains("there is no gate"), "{unknown}");
+    let wrong = apply(&FILES.replace("3/s", "0/s"), "").everything();
+    assert!(wrong.contains("all.yaml:6") && wrong.contains("rate"), "{wrong}");
+    assert_eq!(server.admin().get("/v1/subscribers").expect(200)["items"], json!([]), "nothing was applied");
     assert_eq!(counts(&apply(FILES, "").json(0)), [2, 0, 0, 0]);
     assert_eq!(counts(&apply(FILES, "").json(0)), [0, 0, 0, 2]);
     let faster = FILES.replace("3/s", "5/s");

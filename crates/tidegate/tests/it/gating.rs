@@ -167,6 +167,19 @@ fn too_many_from_one_receiver_pauses_all_that_pass_the_gate() {
 }
 
 #[test]
+fn a_test_of_a_subscriber_takes_a_token_too() {
+    let server = Server::start();
+    let (admin, hook) = (server.admin(), Receiver::start());
+    set(&admin, "1/h", 1);
+    let subscriber = server.subscribe(&hook, &json!({ "gate": "api" }));
+    assert_eq!(
+        admin.post(&format!("{}/test", subscriber.path), &Value::Null).expect(200)["verdict"],
+        "delivered"
+    );
+    admin.post(&format!("{GATE}/acquire"), &Value::Null).problem(429, "gate_busy");
+}
+
+#[test]
 fn the_command_line_acquires_and_penalises() {
     let server = Server::start();
     let shell = Shell::new(&server);

@@ -75,7 +75,7 @@ pub(crate) fn short(services: &mut Services) -> Result<String> {
     let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
     println!("-- gate --");
     let watch = Stopwatch::start();
-    Plan { binary, span: Duration::from_secs(12), rate: 60, storms: 1 }.carry_out(services)?;
+    Plan { binary, span: Duration::from_secs(8), rate: 60, storms: 1 }.carry_out(services)?;
     Ok(format!("gate {:.0} s", watch.seconds()))
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use tidegate_core::subscriber::Rate;
+use tidegate_core::gate::{Gate, check_name};
+use tidegate_core::subscriber::Invalid;
 
 use super::documents::{Document, Kind};
 use crate::client::Client;
@@ -215,35 +216,28 @@ async fn check_gates(client: &mut Client, documents: &[Document], is_pruning: bo
     Ok(())
 }
 
+/// Checked here as the server does, so that a mistake leaves everything before it unapplied.
 fn plan_gate(document: Document, existing: &[Value]) -> Result<Step, Failure> {
     let mut body = document.members;
     let Some(Value::String(name)) = body.remove("name") else {
         return Err(Failure::usage("a gate needs a `name`"));
     };
+    let wrong = |invalid: Invalid| Failure::usage(invalid.detail);
+    check_name(&name, "name").map_err(wrong)?;
+    let gate = Gate::parse(Value::Object(body.clone()).to_string().as_bytes()).map_err(wrong)?;
     let current = existing.iter().find(|gate| gate["name"] == name.as_str());
-    let (change, fields) = compare_gate(current, &body);
+    let (change, fields) = compare_gate(current, gate);
     let path = ["v1", "gates", &name].map(str::to_owned).to_vec();
     Ok(Step { kind: Kind::Gate, name, change, fields, secret: None, path, body })
 }
 
-/// A burst that is left out is the server's choice, which the server knows: what it is now counts as that.
-fn compare_gate(current: Option<&Value>, wanted: &Map<String, Value>) -> (Change, Vec<Value>) {
+fn compare_gate(current: Option<&Value>, wanted: Gate) -> (Change, Vec<Value>) {
     let Some(current) = current else { return (Change::Create, Vec::new()) };
-    let burst = wanted.get("burst").cloned().or_else(|| default_burst(wanted.get("rate")?));
-    let mut fields = Vec::new();
-    for (field, to) in [("rate", wanted.get("rate").cloned()), ("burst", burst)] {
-        let to = to.unwrap_or(Value::Null);
-        if current[field] != to {
-            fields.push(json!({ "field": field, "from": current[field], "to": to }));
-        }
-    }
-    let unknown = wanted.keys().filter(|name| !matches!(name.as_str(), "rate" | "burst"));
-    fields.extend(unknown.map(|field| json!({ "field": field })));
+    let wanted = [("rate", json!(wanted.rate)), ("burst", json!(wanted.burst))];
+    let differing = wanted.into_iter().filter(|(field, to)| current[*field] != *to);
+    let fields: Vec<Value> =
+        differing.map(|(field, to)| json!({ "field": field, "from": current[field], "to": to })).collect();
     (if fields.is_empty() { Change::None } else { Change::Update }, fields)
-}
-
-fn default_burst(rate: &Value) -> Option<Value> {
-    Rate::parse(rate.as_str()?).map(|rate| rate.burst().into())
 }
 
 fn prune(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Vec<Step> {
@@ -329,12 +323,11 @@ mod tests {
     #[test]
     fn a_gate_that_says_the_same_is_left_alone() {
         let current = json!({"name":"g","rate":"3/s","burst":3,"updated_at":"x"});
-        let change = |wanted: Value| compare_gate(Some(&current), wanted.as_object().unwrap()).0;
-        assert_eq!(change(json!({"rate":"3/s"})), Change::None);
-        assert_eq!(change(json!({"rate":"3/s","burst":3})), Change::None);
-        assert_eq!(change(json!({"rate":"4/s"})), Change::Update);
-        assert_eq!(change(json!({"rate":"3/s","burst":9})), Change::Update);
-        assert_eq!(change(json!({"rate":"3/s","color":"red"})), Change::Update);
+        let change = |wanted: &str| compare_gate(Some(&current), Gate::parse(wanted.as_bytes()).unwrap()).0;
+        assert_eq!(change(r#"{"rate":"3/s"}"#), Change::None);
+        assert_eq!(change(r#"{"rate":"3/s","burst":3}"#), Change::None);
+        assert_eq!(change(r#"{"rate":"4/s"}"#), Change::Update);
+        assert_eq!(change(r#"{"rate":"3/s","burst":9}"#), Change::Update);
     }
 
     #[test]
