@@ -16,6 +16,8 @@ pub type WindowNo = i64;
 pub type ProjectNo = i64;
 /// A subscriber inside an installation.
 pub type SubscriberNo = i64;
+/// A gate inside an installation; the same again if it is deleted and made anew.
+pub type GateNo = i64;
 /// A job inside an installation.
 pub type JobNo = i64;
 /// A quarantined unit inside an installation, in order of arrival.

@@ -22,6 +22,8 @@ pub mod span;
 
 pub mod subscriber;
 
+pub mod gate;
+
 pub mod route;
 
 pub mod fold;

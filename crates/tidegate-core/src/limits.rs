@@ -81,6 +81,28 @@ pub const CONCURRENCY_DEFAULT: u32 = 16;
 pub const CONCURRENCY_MAX: u32 = 256;
 /// Deliveries per second a rate may name; more than this machine can send.
 pub const RATE_PER_SECOND_MAX: u32 = 100_000;
+/// The name of a gate; it stands in paths, files and logs.
+pub const GATE_NAME_BYTES_MAX: usize = 64;
+/// Gates of one project: each stands for an API that somebody else runs, and nobody uses hundreds of those.
+pub const GATES_PER_PROJECT_MAX: usize = 1_000;
+/// How many a gate may let through at once: a second's worth of the highest rate.
+pub const GATE_BURST_MAX: u32 = RATE_PER_SECOND_MAX;
+/// After a penalty a gate lets through an eighth of its rate for this long, then a quarter, then a half: whoever said
+/// "too many" is not met with all of it at once, and half a minute later it is as before.
+pub const GATE_RECOVERY_STEP_MS: u64 = 10_000;
+/// How long a gate pauses when a receiver says "too many" and not for how long: the usual limits are per second.
+pub const GATE_PENALTY_DEFAULT_MS: u64 = 1_000;
+/// How long a gate may be told to pause: as long as a receiver may ask one delivery to wait.
+pub const GATE_PENALTY_MAX_MS: u64 = RETRY_AFTER_MAX_MS;
+/// How long a client may wait for a token in one request: proxies in between end those that take longer.
+pub const GATE_WAIT_MAX_MS: u64 = 60_000;
+/// Clients that wait at one gate of one process: each keeps a connection open.
+pub const GATE_CLIENTS_MAX: usize = 1_000;
+/// How much later a process asks for a token of a shared gate when others have waited longer: more than timers differ, and
+/// a small part of the time between two tokens wherever that matters.
+pub const GATE_COURTESY_MAX_MS: u64 = 24;
+/// Waiting times that are remembered for each gate, to show how long it takes at present.
+pub const GATE_WAITS_KEPT: usize = 128;
 /// Total deadline of one attempt unless the subscriber says otherwise.
 pub const TIMEOUT_DEFAULT_MS: u64 = 30_000;
 /// Total deadline of one attempt at least: below this every TLS handshake fails.

@@ -11,6 +11,7 @@ pub mod checkup;
 pub mod clock;
 pub mod disk;
 pub mod entropy;
+mod gates;
 pub mod listen;
 pub mod master_key;
 pub mod metrics;

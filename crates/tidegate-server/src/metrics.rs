@@ -3,6 +3,7 @@
 //! Here is what the hot path counts, each in a handle of its own; [`scrape`] looks up the rest when somebody asks.
 
 mod folds;
+mod gates;
 mod process;
 pub mod scrape;
 mod sharing;
@@ -75,6 +76,7 @@ pub struct Metrics {
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
     exhausted: Gauge<u64, AtomicU64>,
+    gates: gates::GateMetrics,
 }
 
 const SECONDS: [f64; 14] =
@@ -122,6 +124,7 @@ impl Default for Metrics {
             waiting: Gauge::default(),
             held: Gauge::default(),
             exhausted: Gauge::default(),
+            gates: gates::GateMetrics::default(),
         };
         metrics.register();
         metrics
@@ -196,6 +199,7 @@ impl Metrics {
         self.register_retention(&mut registry);
         self.register_sharing(&mut registry);
         self.folds.register(&mut registry);
+        self.gates.register(&mut registry);
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
     }
 

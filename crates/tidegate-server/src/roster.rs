@@ -31,6 +31,7 @@ use tokio::sync::{Notify, RwLock};
 const RESEALED_AT_ONCE: usize = 256;
 
 use crate::catalogs::{self, Catalogs};
+use crate::gates::{self, Gates};
 
 /// One configuration version, ready for use.
 #[derive(Default)]
@@ -46,6 +47,7 @@ pub struct Roster {
     by_id: BTreeMap<(ProjectNo, String), SubscriberNo>,
     routers: BTreeMap<ProjectNo, Arc<Router>>,
     catalogs: Catalogs,
+    pub(crate) gates: Gates,
 }
 
 /// Whoever shows a key.
@@ -343,6 +345,7 @@ impl Rosters {
             holders: news.keys.iter().filter_map(holder).collect(),
             keys: news.keys,
             catalogs: catalogs::follow(&old.catalogs, &news.projects, news.types),
+            gates: gates::follow(&old.gates, news.gates),
             projects: news.projects.into_iter().map(|project| (project.id.clone(), project)).collect(),
             endpoints: old.endpoints.clone(),
             by_id: old.by_id.clone(),
@@ -380,7 +383,10 @@ impl Rosters {
         if matches!(opened, Err(SealProblem::OtherKey)) {
             return Err(other_key(&key.1));
         }
-        match opened.map_err(|problem| problem.to_string()).and_then(|opened| compile(row, opened)) {
+        match opened
+            .map_err(|problem| problem.to_string())
+            .and_then(|opened| compile(row, opened, &roster.gates))
+        {
             Ok(mut endpoint) => {
                 if let Some(old) = old {
                     endpoint.delivered_at_ms = Arc::clone(&old.delivered_at_ms);
@@ -421,7 +427,7 @@ struct Opened {
     hidden: Option<Vec<u8>>,
 }
 
-fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
+fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint, String> {
     let definition: Definition = match opened.hidden {
         Some(hidden) => subscriber::join(&row.definition, &hidden)?,
         None => serde_json::from_str(&row.definition).map_err(|error| error.to_string())?,
@@ -435,6 +441,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
     let limits = &rule.definition.limits;
     let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
     let rate = consent.within(limits.rate);
+    let gate = rule.definition.gate.as_ref().map(|name| gates::find(gates, row.project, name)).transpose()?;
     Ok(Endpoint {
         created_at: row.created_at,
         version: row.version,
@@ -451,6 +458,7 @@ fn compile(row: SubscriberRow, opened: Opened) -> Result<Endpoint, String> {
         terms: Terms {
             concurrency: limits.concurrency,
             rate,
+            gate,
             breaker: rule.definition.breaker.terms(),
             disable_after: rule.definition.disable_after.terms(),
         },

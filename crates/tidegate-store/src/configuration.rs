@@ -1,9 +1,11 @@
 //! The configuration as the store keeps it, and the ways to change it.
 
 use tidegate_core::catalog::Mode;
-use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
+use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo, Version};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
+
+use crate::Error;
 
 /// Everything the pipeline and the API need to know about who is who.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,8 @@ pub struct Configuration {
     pub subscribers: Vec<SubscriberRow>,
     /// Declared types changed since the version asked for, those taken back among them.
     pub types: Vec<TypeRow>,
+    /// Gates changed since the version asked for, the deleted ones among them.
+    pub gates: Vec<GateRow>,
 }
 
 /// A project.
@@ -47,6 +51,23 @@ pub struct TypeRow {
     /// When it last changed.
     pub updated_at: Timestamp,
     /// What it is, as JSON; absent when it was taken back.
+    pub definition: Option<String>,
+}
+
+/// A gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateRow {
+    /// Inside.
+    pub no: GateNo,
+    /// Whose.
+    pub project: ProjectNo,
+    /// Outside.
+    pub name: String,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// What it is, as JSON; absent when it was deleted.
     pub definition: Option<String>,
 }
 
@@ -268,6 +289,22 @@ pub enum Change {
         /// Their type.
         type_name: String,
     },
+    /// Makes a gate, or makes it anew.
+    PutGate {
+        /// Whose.
+        project: ProjectNo,
+        /// Which.
+        name: String,
+        /// What it is, as JSON.
+        definition: String,
+    },
+    /// Ends a gate that no subscriber passes any more.
+    DeleteGate {
+        /// Whose.
+        project: ProjectNo,
+        /// Which.
+        name: String,
+    },
     /// Ends a subscriber; its unsent deliveries are cancelled with it.
     DeleteSubscriber {
         /// Whose.
@@ -319,4 +356,23 @@ pub struct Reseal {
     pub row: SealedRow,
     /// What it becomes.
     pub value: Vec<u8>,
+}
+
+/// The gate that a subscriber passes, by its definition.
+pub(crate) fn gate_of(definition: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Gated {
+        gate: Option<String>,
+    }
+    serde_json::from_str::<Gated>(definition).ok().and_then(|gated| gated.gate)
+}
+
+/// The refusal of a subscriber whose gate is not there.
+pub(crate) fn gate_unknown(name: &str) -> Error {
+    Error::Conflict(format!("there is no gate {name} in this project: make it first"))
+}
+
+/// The refusal to end a gate that somebody passes.
+pub(crate) fn gate_in_use(name: &str, user: &str) -> Error {
+    Error::Conflict(format!("the subscriber {user} passes the gate {name}: change or delete it first"))
 }

@@ -35,8 +35,8 @@ use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 pub use configuration::{
-    Change, Changed, Configuration, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal, SealedRow,
-    SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
+    Change, Changed, Configuration, GateRow, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Reseal,
+    SealedRow, SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
     Admission, BackfillStep, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled, Replay, Room,
@@ -100,7 +100,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Changes the configuration and moves its version by one.
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
-    /// The configuration in force; of subscribers and declared types only those that changed after `since`.
+    /// The configuration in force; of subscribers, declared types and gates only those that changed after `since`.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
     /// The version in force, for those who only want to know whether they are up to date.
     async fn version(&self) -> Result<Version> {

@@ -34,7 +34,7 @@ pub(super) const WAITING_SUBSCRIBERS: usize = 4;
 pub(super) type Figure = fn(&mut Stage) -> Result<Vec<Row>>;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 9] = [
+pub(super) const FIGURES: [(&str, Figure); 10] = [
     ("e2e1", e2e1),
     ("e2e5", e2e5),
     ("ingest", ingest),
@@ -44,6 +44,7 @@ pub(super) const FIGURES: [(&str, Figure); 9] = [
     ("idle", idle),
     ("waiting", waiting),
     ("folds", super::folds::folds),
+    ("lanes", super::lanes::lanes),
 ];
 
 fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {

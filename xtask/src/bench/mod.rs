@@ -9,6 +9,7 @@ mod figures;
 mod folds;
 pub(crate) mod generator;
 mod histogram;
+mod lanes;
 mod postgres;
 mod process;
 pub(crate) mod receiver;
@@ -49,7 +50,8 @@ pub(crate) struct Bench {
     /// Where the events are kept
     #[arg(long, value_enum, default_value_t = Kept::Sqlite)]
     store: Kept,
-    /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting or folds (of postgres: e2e1, batch, latency, replicas or
+    /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting, folds or lanes (of postgres: e2e1, batch, latency,
+    /// replicas or
     /// waiting); all without a name
     names: Vec<String>,
 }

@@ -223,9 +223,18 @@ impl Stage {
 
     /// Creates `count` subscribers that deliver everything to the receiver over up to 64 connections each.
     pub(super) fn subscribe(&self, server: &Server, count: usize) -> Result<Vec<Subscriber>> {
-        let rest = json!({"limits": {"concurrency": 64}});
+        self.subscribe_with(server, count, &json!({"limits": {"concurrency": 64}}))
+    }
+
+    /// The same, with other terms.
+    pub(super) fn subscribe_with(
+        &self,
+        server: &Server,
+        count: usize,
+        rest: &Value,
+    ) -> Result<Vec<Subscriber>> {
         let urls = (0..count).map(|index| format!("http://{}/hook/{index}", self.receiver.address));
-        urls.map(|url| server.subscribe("bench", &url, &rest)).collect()
+        urls.map(|url| server.subscribe("bench", &url, rest)).collect()
     }
 
     /// Creates a subscriber that folds and delivers to the receiver.

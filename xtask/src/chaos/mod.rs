@@ -42,6 +42,8 @@ pub(crate) enum Chaos {
     Replicas(replicas::Replicas),
     /// Kill processes that share windows, one after the other
     Folds(replicas::folds::Folds),
+    /// Let three processes share a gate while its receiver refuses
+    Gate(replicas::gate::Gate),
     /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of replicas
     Short,
 }
@@ -56,6 +58,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
         Chaos::Folds(args) => replicas::folds::run(args),
+        Chaos::Gate(args) => replicas::gate::run(args),
         Chaos::Short => {
             short()?;
             println!("{}", replicas::short()?);

@@ -18,7 +18,7 @@ fn at(seconds: i64) -> Timestamp {
 
 fn terms(failures: u32) -> Terms {
     let breaker = Some(BreakerTerms { failures, probe: Duration::from_secs(60) });
-    Terms { concurrency: 4, rate: None, breaker, disable_after: Some(Duration::from_secs(100)) }
+    Terms { concurrency: 4, rate: None, breaker, disable_after: Some(Duration::from_secs(100)), gate: None }
 }
 
 fn finish(schedule: &mut Schedule, turn: &Turn, outcome: Outcome, now: i64) -> Aftermath {

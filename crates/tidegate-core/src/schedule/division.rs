@@ -121,8 +121,13 @@ mod tests {
             let mut schedule = Schedule::new(Bounds::default());
             schedule.stand_by();
             for subscriber in SUBSCRIBERS {
-                let terms =
-                    Terms { concurrency: limit(subscriber), rate: None, breaker: None, disable_after: None };
+                let terms = Terms {
+                    concurrency: limit(subscriber),
+                    rate: None,
+                    breaker: None,
+                    disable_after: None,
+                    gate: None,
+                };
                 schedule.admit(subscriber, terms, NOW);
             }
             Self { schedule, under_way: BTreeMap::new(), flock: 0, obeys: 0, is_silent: false }

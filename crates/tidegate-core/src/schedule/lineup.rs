@@ -5,8 +5,17 @@ use std::collections::{BTreeSet, VecDeque};
 use super::breaker::{Breaker, Outcome};
 use super::{Bounds, Meter, Streak, Terms, Turn};
 use crate::delivery::Job;
+use crate::gate::Flow;
 use crate::id::DeliveryNo;
 use crate::time::Timestamp;
+
+/// A delivery that could go.
+#[derive(Debug)]
+pub(super) struct Ready {
+    /// Its place among all that became ready.
+    pub(super) stamp: u64,
+    pub(super) job: Job,
+}
 
 /// One subscriber's part.
 #[derive(Debug)]
@@ -20,15 +29,17 @@ pub(super) struct Lineup {
     pub(super) breaker: Breaker,
     /// The first failure after the last success.
     pub(super) failing_since: Option<Timestamp>,
-    pub(super) queue: VecDeque<Job>,
+    pub(super) queue: VecDeque<Ready>,
     /// Those that people want sent now: they go first, and pass the breaker.
-    pub(super) urgent: VecDeque<Job>,
+    pub(super) urgent: VecDeque<Ready>,
     pub(super) asked: BTreeSet<DeliveryNo>,
     /// Of the bodies in both queues.
     pub(super) bytes: usize,
     pub(super) in_flight: u32,
-    /// In `turns`, in `throttled`, or waiting for tokens.
+    /// In `turns`, in `throttled`, in the line of its gate, or waiting for tokens.
     pub(super) lined_up: bool,
+    /// Its place in the line of its gate, while it stands there.
+    pub(super) seat: Option<u64>,
     /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
     pub(super) spilled: bool,
     pub(super) later: Option<Timestamp>,
@@ -40,7 +51,7 @@ impl Lineup {
             terms,
             open: true,
             places: terms.concurrency,
-            meter: Meter::new(terms.rate, shares_rates, now),
+            meter: Meter::new(terms.rate.map(Flow::from), shares_rates, now),
             breaker: Breaker::new(terms.breaker),
             failing_since: None,
             queue: VecDeque::new(),
@@ -49,9 +60,33 @@ impl Lineup {
             bytes: 0,
             in_flight: 0,
             lined_up: false,
+            seat: None,
             spilled: false,
             later: None,
         }
+    }
+
+    /// The place of the next delivery among all that are ready anywhere. What people want sent now takes that of what it
+    /// passes.
+    pub(super) fn head(&self) -> Option<u64> {
+        self.urgent.front().into_iter().chain(self.queue.front()).map(|ready| ready.stamp).min()
+    }
+
+    /// How many deliveries wait here.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len() + self.urgent.len()
+    }
+
+    /// How many of them could go at once.
+    pub(super) fn usable(&self) -> u32 {
+        u32::try_from(self.waiting()).unwrap_or(u32::MAX).min(self.free_places())
+    }
+
+    /// Everything that waits, what people want sent now first.
+    pub(super) fn empty(&mut self) -> Vec<Job> {
+        self.asked.clear();
+        let urgent = std::mem::take(&mut self.urgent);
+        urgent.into_iter().chain(std::mem::take(&mut self.queue)).map(|ready| ready.job).collect()
     }
 
     /// It takes part, and some of its places are here.
@@ -86,10 +121,10 @@ impl Lineup {
     }
 
     pub(super) fn take_turn(&mut self) -> Turn {
-        if let Some(job) = self.urgent.pop_front() {
+        if let Some(Ready { job, .. }) = self.urgent.pop_front() {
             return Turn { job, probe: None };
         }
-        let job = self.queue.pop_front().expect("only those with work have a turn");
+        let Ready { job, .. } = self.queue.pop_front().expect("only those with work have a turn");
         Turn { job, probe: self.breaker.probe() }
     }
 

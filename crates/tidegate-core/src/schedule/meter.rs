@@ -1,10 +1,10 @@
-//! How a subscriber's rate is kept: by a bucket of its own, or by tokens of one that all replicas share.
+//! How a rate is kept: by a bucket of this process, or by tokens of one that all replicas share.
 
 use std::time::Duration;
 
 use super::Bucket;
+use crate::gate::Flow;
 use crate::limits::GRANT_VALID_MS;
-use crate::subscriber::Rate;
 use crate::time::Timestamp;
 
 /// What says whether one more may go.
@@ -21,7 +21,7 @@ pub(super) enum Meter {
 /// Tokens that were granted and not used yet.
 #[derive(Debug)]
 pub(super) struct Purse {
-    pub(super) rate: Rate,
+    pub(super) flow: Flow,
     tokens: u32,
     /// From then on they are worth nothing: tokens that are held back and used together would be a second burst.
     void_at: Timestamp,
@@ -39,13 +39,25 @@ pub(super) enum Wait {
 }
 
 impl Meter {
-    pub(super) fn new(rate: Option<Rate>, is_shared: bool, now: Timestamp) -> Self {
-        match rate {
+    pub(super) fn new(flow: Option<Flow>, is_shared: bool, now: Timestamp) -> Self {
+        match flow {
             None => Self::Free,
-            Some(rate) if is_shared => {
-                Self::Shared(Purse { rate, tokens: 0, void_at: now, is_begging: false })
+            Some(flow) if is_shared => {
+                Self::Shared(Purse { flow, tokens: 0, void_at: now, is_begging: false })
             }
-            Some(rate) => Self::Own(Bucket::new(rate, now)),
+            Some(flow) => Self::Own(Bucket::new(flow, now)),
+        }
+    }
+
+    /// Whether one may go, or what it has to wait for.
+    pub(super) fn peek(&mut self, now: Timestamp) -> Result<(), Wait> {
+        match self {
+            Self::Free => Ok(()),
+            Self::Own(bucket) => match bucket.next_at(now) {
+                at if at > now => Err(Wait::Until(at)),
+                _ => Ok(()),
+            },
+            Self::Shared(purse) => purse.peek(now),
         }
     }
 
@@ -67,13 +79,23 @@ impl Meter {
 }
 
 impl Purse {
-    fn take(&mut self, now: Timestamp) -> Result<(), Wait> {
+    fn peek(&mut self, now: Timestamp) -> Result<(), Wait> {
         if self.tokens == 0 || now >= self.void_at {
             (self.tokens, self.is_begging) = (0, true);
             return Err(Wait::Tokens);
         }
+        Ok(())
+    }
+
+    fn take(&mut self, now: Timestamp) -> Result<(), Wait> {
+        self.peek(now)?;
         self.tokens -= 1;
         Ok(())
+    }
+
+    /// What it has is worth nothing.
+    pub(super) fn spend_all(&mut self) {
+        self.tokens = 0;
     }
 
     /// The answer to its begging; whether it still waited for one.

@@ -11,26 +11,31 @@
 mod bounds;
 pub mod breaker;
 mod division;
+mod gates;
 mod lineup;
 mod load;
 mod meter;
 mod rate;
 mod replicas;
+mod supply;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::delivery::Job;
-use crate::id::{DeliveryNo, SubscriberNo};
+use crate::gate::Flow;
+use crate::id::{DeliveryNo, GateNo, SubscriberNo};
 use crate::subscriber::Rate;
 use crate::time::Timestamp;
 pub use bounds::{Bounds, fits};
 use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
 use division::Division;
 pub use division::{flock, is_agreed};
-use lineup::Lineup;
+use gates::Line;
+pub use gates::{LineView, Passed, Penalty, Ticket, Turnaway};
+use lineup::{Lineup, Ready};
 use meter::{Meter, Wait};
-pub use rate::{Bucket, Pace, Taken};
+pub use rate::Bucket;
 pub use replicas::{Beg, Share, share};
 
 /// What a subscriber allows.
@@ -40,10 +45,21 @@ pub struct Terms {
     pub concurrency: u32,
     /// Attempts over time.
     pub rate: Option<Rate>,
+    /// The gate that it passes, with others.
+    pub gate: Option<GateNo>,
     /// When it is left alone for a while; absent means never.
     pub breaker: Option<BreakerTerms>,
     /// Nothing but failures for this long end its part; absent means never.
     pub disable_after: Option<Duration>,
+}
+
+/// Whoever takes turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Slot {
+    /// A subscriber.
+    Subscriber(SubscriberNo),
+    /// A gate, for all that stand in its line.
+    Gate(GateNo),
 }
 
 /// A delivery whose turn it is.
@@ -93,10 +109,12 @@ pub enum Streak {
 pub struct Schedule {
     bounds: Bounds,
     lineups: BTreeMap<SubscriberNo, Lineup>,
-    /// Subscribers that could send at once, in the order of their turns.
-    turns: VecDeque<SubscriberNo>,
-    /// Subscribers that wait for their rate, by when they may go on.
-    throttled: BTreeSet<(Timestamp, SubscriberNo)>,
+    /// Gates and who waits at them.
+    lines: BTreeMap<GateNo, Line>,
+    /// Who could send at once, in the order of their turns.
+    turns: VecDeque<Slot>,
+    /// Who waits for a rate, by when they may go on.
+    throttled: BTreeSet<(Timestamp, Slot)>,
     /// Subscribers with work in the store that is due.
     hungry: BTreeSet<SubscriberNo>,
     /// Subscribers with work in the store that is due later.
@@ -111,8 +129,16 @@ pub struct Schedule {
     division: Division,
     /// Rates are kept for all replicas together, elsewhere.
     shares_rates: bool,
-    /// Subscribers that wait for tokens of such a rate and have not asked yet.
-    beggars: BTreeSet<SubscriberNo>,
+    /// Who waits for tokens of such a rate and has not asked yet.
+    beggars: BTreeSet<Slot>,
+    /// How many deliveries and clients have become ready.
+    stamps: u64,
+    /// The latest time that anybody said.
+    latest: Timestamp,
+    /// Who passed a gate and was not told yet.
+    passed: Vec<Passed>,
+    /// Penalties that the others have not heard of.
+    penalties: Vec<Penalty>,
 }
 
 impl Schedule {
@@ -123,21 +149,22 @@ impl Schedule {
 
     /// Lets a subscriber take part, or changes what it allows. Gives back what waited here if that leaves it no place here.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) -> Vec<Job> {
+        self.latest = self.latest.max(now);
         let shares_rates = self.shares_rates;
+        let is_other = |old: &Lineup| old.terms.rate != terms.rate || old.terms.gate != terms.gate;
+        if self.lineups.get(&subscriber).is_some_and(is_other) {
+            self.leave_queue(subscriber);
+        }
         let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, shares_rates, now));
         let is_fresh = !lineup.open || lineup.breaker.terms() != terms.breaker;
         lineup.open = true;
         let had_no_place = lineup.places == 0;
         lineup.places = self.division.of(terms.concurrency, subscriber);
-        let has_new_rate = lineup.terms.rate != terms.rate;
-        if has_new_rate {
-            lineup.meter = Meter::new(terms.rate, shares_rates, now);
+        if lineup.terms.rate != terms.rate {
+            lineup.meter = Meter::new(terms.rate.map(Flow::from), shares_rates, now);
         }
         lineup.terms = terms;
         let has_place = lineup.places > 0;
-        if has_new_rate {
-            self.leave_queue(subscriber);
-        }
         if is_fresh {
             self.close_breaker(subscriber);
         }
@@ -164,9 +191,7 @@ impl Schedule {
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
     pub fn dismiss(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
-        let mut queue = std::mem::take(&mut lineup.urgent);
-        queue.append(&mut lineup.queue);
-        lineup.asked.clear();
+        let queue = lineup.empty();
         let later = lineup.later.take();
         self.bytes -= std::mem::take(&mut lineup.bytes);
         (lineup.open, lineup.spilled) = (false, false);
@@ -178,23 +203,29 @@ impl Schedule {
         if let Some(at) = later {
             self.later.remove(&(at, subscriber));
         }
-        queue.into()
+        queue
     }
 
-    /// Whatever it waits for, a turn, its rate or tokens, it waits no longer.
+    /// Whatever it waits for, a turn, its gate, its rate or tokens, it waits no longer.
     fn leave_queue(&mut self, subscriber: SubscriberNo) {
+        self.quit_line(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.meter.forget();
         if std::mem::take(&mut lineup.lined_up) {
-            self.turns.retain(|turn| *turn != subscriber);
-            self.throttled.retain(|(_, turn)| *turn != subscriber);
-            self.beggars.remove(&subscriber);
+            self.forget_slot(Slot::Subscriber(subscriber));
         }
+    }
+
+    fn forget_slot(&mut self, slot: Slot) {
+        self.turns.retain(|turn| *turn != slot);
+        self.throttled.retain(|(_, turn)| *turn != slot);
+        self.beggars.remove(&slot);
     }
 
     /// Queues a claimed delivery, or hands it back when its subscriber does not take part here or is left alone.
     pub fn push(&mut self, job: Job, now: Timestamp) -> Result<(), Job> {
-        let subscriber = job.subscriber;
+        self.latest = self.latest.max(now);
+        let (subscriber, stamp) = (job.subscriber, self.stamp());
         let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) else {
             return Err(job);
         };
@@ -207,45 +238,74 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(job);
+        (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(Ready { stamp, job });
         self.line_up(subscriber);
         Ok(())
     }
 
+    /// A number that is higher than all before.
+    fn stamp(&mut self) -> u64 {
+        self.stamps += 1;
+        self.stamps
+    }
+
     /// The next delivery to send now, in fair turn. Its place is taken until [`Schedule::finish`].
     pub fn pick(&mut self, now: Timestamp) -> Option<Turn> {
+        self.latest = self.latest.max(now);
         self.readmit_throttled(now);
         while self.in_flight < self.bounds.in_flight {
-            let subscriber = self.turns.pop_front()?;
-            let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
-            lineup.lined_up = false;
-            if !lineup.may_send() {
-                continue;
+            let turn = match self.turns.pop_front()? {
+                Slot::Subscriber(subscriber) => self.pick_of(subscriber, now),
+                Slot::Gate(gate) => self.pick_at(gate, now),
+            };
+            if turn.is_some() {
+                return turn;
             }
-            if let Err(wait) = lineup.meter.take(now) {
-                lineup.lined_up = true;
-                match wait {
-                    Wait::Until(at) => self.throttled.insert((at, subscriber)),
-                    Wait::Tokens => self.beggars.insert(subscriber),
-                };
-                continue;
-            }
-            let turn = lineup.take_turn();
-            lineup.in_flight += 1;
-            self.in_flight += 1;
-            let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
-            self.appetite |= is_low;
-            lineup.bytes -= turn.job.body.len();
-            self.bytes -= turn.job.body.len();
-            self.line_up(subscriber);
-            return Some(turn);
         }
         None
+    }
+
+    /// It is a subscriber's turn.
+    fn pick_of(&mut self, subscriber: SubscriberNo, now: Timestamp) -> Option<Turn> {
+        let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
+        lineup.lined_up = false;
+        if !lineup.may_send() {
+            return None;
+        }
+        if let Err(wait) = lineup.meter.take(now) {
+            lineup.lined_up = true;
+            self.wait_for(Slot::Subscriber(subscriber), &wait);
+            return None;
+        }
+        Some(self.take_turn(subscriber))
+    }
+
+    fn wait_for(&mut self, who: Slot, wait: &Wait) {
+        match wait {
+            Wait::Until(at) => self.throttled.insert((*at, who)),
+            Wait::Tokens => self.beggars.insert(who),
+        };
+    }
+
+    /// Nothing stands in its way any more.
+    fn take_turn(&mut self, subscriber: SubscriberNo) -> Turn {
+        let lineup = self.lineups.get_mut(&subscriber).expect("only those who take part have a turn");
+        (lineup.lined_up, lineup.seat) = (false, None);
+        let turn = lineup.take_turn();
+        lineup.in_flight += 1;
+        self.in_flight += 1;
+        let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
+        self.appetite |= is_low;
+        lineup.bytes -= turn.job.body.len();
+        self.bytes -= turn.job.body.len();
+        self.line_up(subscriber);
+        turn
     }
 
     /// An attempt has ended: its place is free, and its breaker knows how.
     pub fn finish(&mut self, ended: Ended, now: Timestamp) -> Aftermath {
         let subscriber = ended.subscriber;
+        self.latest = self.latest.max(now);
         self.in_flight -= 1;
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
         lineup.in_flight -= 1;
@@ -276,12 +336,12 @@ impl Schedule {
     fn leave_alone(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
         let queue = std::mem::take(&mut lineup.queue);
-        let bytes: usize = queue.iter().map(|job| job.body.len()).sum();
+        let bytes: usize = queue.iter().map(|ready| ready.job.body.len()).sum();
         lineup.bytes -= bytes;
         self.bytes -= bytes;
         lineup.spilled = true;
         self.park(subscriber);
-        queue.into()
+        queue.into_iter().map(|ready| ready.job).collect()
     }
 
     /// While its breaker is open, a subscriber's wishes wait for the time of the probe.
@@ -336,98 +396,9 @@ impl Schedule {
         self.lineups.values().filter(|lineup| lineup.open && !lineup.breaker.is_closed()).count()
     }
 
-    /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
-    pub fn room(&self, subscriber: SubscriberNo) -> usize {
-        match self.lineups.get(&subscriber) {
-            Some(lineup) if lineup.takes_part() && !lineup.spilled && lineup.breaker.is_closed() => {
-                self.bounds.queue_jobs.saturating_sub(lineup.queue.len())
-            }
-            _ => 0,
-        }
-    }
-
-    /// Whether a new delivery of a subscriber would wait for more than `calm` others. One that does not take part is
-    /// never busy.
-    pub fn is_busy(&self, subscriber: SubscriberNo, calm: usize) -> bool {
-        let open = self.lineups.get(&subscriber).filter(|lineup| lineup.open);
-        open.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
-    }
-
-    /// How many bytes of bodies memory takes.
-    pub fn room_bytes(&self) -> usize {
-        self.bounds.queue_bytes.saturating_sub(self.bytes)
-    }
-
-    /// How many bytes of bodies a subscriber has in memory.
-    pub fn held_bytes(&self, subscriber: SubscriberNo) -> usize {
-        self.lineups.get(&subscriber).map_or(0, |lineup| lineup.bytes)
-    }
-
-    /// New deliveries of a subscriber are due in the store because memory had no room.
-    pub fn spill(&mut self, subscriber: SubscriberNo) {
-        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) {
-            lineup.spilled = true;
-            match lineup.breaker.probe_at() {
-                Some(at) => self.expect(subscriber, at),
-                None => {
-                    self.hungry.insert(subscriber);
-                }
-            }
-        }
-    }
-
-    /// A subscriber has work in the store that is due at `at`.
-    pub fn expect(&mut self, subscriber: SubscriberNo, at: Timestamp) {
-        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
-        if lineup.later.is_some_and(|known| known <= at) {
-            return;
-        }
-        if let Some(known) = lineup.later.replace(at) {
-            self.later.remove(&(known, subscriber));
-        }
-        self.later.insert((at, subscriber));
-    }
-
-    /// Who wants how much from the store now. Asks for a bounded amount in all, so that a commit stays short.
-    pub fn wishes(&mut self, now: Timestamp) -> Vec<(SubscriberNo, usize)> {
-        self.wake_later(now);
-        let (mut left, free) = (self.bounds.refill_jobs, self.room_bytes());
-        let mut wishes = Vec::new();
-        for subscriber in &self.hungry {
-            if left == 0 {
-                break;
-            }
-            let lineup = &self.lineups[subscriber];
-            let jobs = lineup.wish(&self.bounds, now).min(left);
-            if jobs > 0 && fits(lineup.bytes, free) {
-                wishes.push((*subscriber, jobs));
-                left = if jobs == left { left / 2 } else { left - jobs };
-            }
-        }
-        wishes
-    }
-
-    /// A wish was answered. `drained`: nothing due is left in the store; `next_due`: what is left is due then.
-    pub fn refilled(&mut self, subscriber: SubscriberNo, drained: bool, next_due: Option<Timestamp>) {
-        let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
-        if !drained {
-            return;
-        }
-        lineup.spilled = false;
-        self.hungry.remove(&subscriber);
-        if let Some(at) = next_due {
-            self.expect(subscriber, at);
-        }
-    }
-
-    /// When the next subscriber that waits for its rate may go on.
+    /// When the next one that waits for a rate or a gate may go on.
     pub fn throttled_until(&self) -> Option<Timestamp> {
         self.throttled.first().map(|(at, _)| *at)
-    }
-
-    /// When the next work in the store is due.
-    pub fn store_due_at(&self) -> Option<Timestamp> {
-        self.later.first().map(|(at, _)| *at)
     }
 
     /// Whether, since last asked, somebody came to want work from the store.
@@ -451,39 +422,41 @@ impl Schedule {
         everyone.into_iter().flat_map(|subscriber| self.dismiss(subscriber)).collect()
     }
 
-    /// Puts a subscriber at the end of the turns, if it has work and a place for it.
+    /// Puts a subscriber at the end of the turns, or in the line of its gate, if it has work and a place for it.
     fn line_up(&mut self, subscriber: SubscriberNo) {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         if lineup.open && !lineup.lined_up && lineup.may_send() {
             lineup.lined_up = true;
-            self.turns.push_back(subscriber);
+            self.readmit(Slot::Subscriber(subscriber));
+        }
+    }
+
+    /// It waits for nothing but its turn.
+    fn readmit(&mut self, who: Slot) {
+        match who {
+            Slot::Gate(gate) => self.resume_line(gate),
+            Slot::Subscriber(subscriber) => match self.lineups.get(&subscriber) {
+                Some(Lineup { terms: Terms { gate: Some(gate), .. }, seat, .. }) => match seat {
+                    Some(_) => self.release_line(*gate, subscriber),
+                    None => self.join_line(*gate, subscriber),
+                },
+                _ => self.turns.push_back(who),
+            },
         }
     }
 
     fn readmit_throttled(&mut self, now: Timestamp) {
-        while let Some((at, subscriber)) = self.throttled.first().copied().filter(|(at, _)| *at <= now) {
-            self.throttled.remove(&(at, subscriber));
-            self.turns.push_back(subscriber);
-        }
-    }
-
-    fn wake_later(&mut self, now: Timestamp) {
-        while let Some((at, subscriber)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
-            self.later.remove(&(at, subscriber));
-            let Some(lineup) = self.lineups.get_mut(&subscriber) else { continue };
-            lineup.later = None;
-            match lineup.breaker.probe_at().filter(|at| now < *at) {
-                Some(at) => self.expect(subscriber, at),
-                None => {
-                    self.hungry.insert(subscriber);
-                }
-            }
+        while let Some((at, who)) = self.throttled.first().copied().filter(|(at, _)| *at <= now) {
+            self.throttled.remove(&(at, who));
+            self.readmit(who);
         }
     }
 }
 
 #[cfg(test)]
 mod breaker_tests;
+#[cfg(test)]
+mod gates_tests;
 #[cfg(test)]
 mod replicas_tests;
 #[cfg(test)]

@@ -8,10 +8,11 @@
 
 use std::time::Duration;
 
-use super::{Meter, Schedule};
+use super::meter::Wait;
+use super::{Meter, Schedule, Slot};
 use crate::delivery::Job;
+use crate::gate::Flow;
 use crate::id::SubscriberNo;
-use crate::subscriber::Rate;
 use crate::time::Timestamp;
 
 /// The place of this process among those that live.
@@ -51,11 +52,13 @@ pub fn share(limit: u32, rank: u32, replicas: u32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beg {
     /// Who.
-    pub subscriber: SubscriberNo,
+    pub who: Slot,
     /// Of which rate.
-    pub rate: Rate,
+    pub flow: Flow,
     /// How many it could use at once.
     pub wanted: u32,
+    /// How long the first in line has waited; nothing where there is no line.
+    pub waited: Duration,
 }
 
 impl Schedule {
@@ -86,53 +89,73 @@ impl Schedule {
     pub(super) fn leave_to_others(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         self.leave_queue(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
-        let mut queue = std::mem::take(&mut lineup.urgent);
-        queue.append(&mut lineup.queue);
-        lineup.asked.clear();
+        let queue = lineup.empty();
         // Whatever comes until it has places here again is in the store, and older than what comes after.
         lineup.spilled = true;
         self.bytes -= std::mem::take(&mut lineup.bytes);
-        queue.into()
+        queue
     }
 
-    /// Whether somebody waits for tokens who has not asked yet.
+    /// Whether somebody waits for tokens who has not asked yet, or the others have to hear of a penalty.
     pub fn has_beggars(&self) -> bool {
-        !self.beggars.is_empty()
+        !(self.beggars.is_empty() && self.penalties.is_empty())
     }
 
     /// Who waits for tokens since this was last asked. Each is answered by [`Schedule::grant`].
     pub fn begs(&mut self) -> Vec<Beg> {
         let beggars = std::mem::take(&mut self.beggars);
-        beggars.into_iter().filter_map(|subscriber| self.beg(subscriber)).collect()
+        beggars.into_iter().filter_map(|who| self.beg(who)).collect()
     }
 
-    fn beg(&mut self, subscriber: SubscriberNo) -> Option<Beg> {
-        let lineup = self.lineups.get_mut(&subscriber)?;
-        let Meter::Shared(purse) = &lineup.meter else { return None };
-        let rate = purse.rate;
-        let waiting = u32::try_from(lineup.queue.len() + lineup.urgent.len()).unwrap_or(u32::MAX);
-        let wanted = waiting.min(lineup.free_places()).min(rate.burst());
-        if wanted == 0 {
-            // What it had to send was given back meanwhile.
-            self.leave_queue(subscriber);
-            return None;
+    fn beg(&mut self, who: Slot) -> Option<Beg> {
+        let Meter::Shared(purse) = self.meter(who)? else { return None };
+        let flow = purse.flow;
+        let wanted = match who {
+            Slot::Subscriber(subscriber) => self.lineups[&subscriber].usable().min(flow.burst()),
+            Slot::Gate(gate) => self.wanted_at(gate),
+        };
+        if wanted > 0 {
+            let waited = match who {
+                Slot::Subscriber(_) => Duration::ZERO,
+                Slot::Gate(gate) => self.waited_at(gate),
+            };
+            return Some(Beg { who, flow, wanted, waited });
         }
-        Some(Beg { subscriber, rate, wanted })
+        // What there was to send was given back meanwhile.
+        match who {
+            Slot::Subscriber(subscriber) => self.leave_queue(subscriber),
+            Slot::Gate(gate) => self.resume_line(gate),
+        }
+        None
+    }
+
+    fn meter(&mut self, who: Slot) -> Option<&mut Meter> {
+        match who {
+            Slot::Subscriber(subscriber) => self.lineups.get_mut(&subscriber).map(|lineup| &mut lineup.meter),
+            Slot::Gate(gate) => self.lines.get_mut(&gate).map(|line| &mut line.meter),
+        }
     }
 
     /// Answers who begged: so many may go at once; if that is none, it is worth begging again after `next_in`.
-    pub fn grant(&mut self, subscriber: SubscriberNo, tokens: u32, next_in: Duration, now: Timestamp) {
-        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
-        let Meter::Shared(purse) = &mut lineup.meter else { return };
+    pub fn grant(&mut self, who: Slot, tokens: u32, next_in: Duration, now: Timestamp) {
+        self.latest = self.latest.max(now);
+        let Some(Meter::Shared(purse)) = self.meter(who) else { return };
         if !purse.put(tokens, now) {
             return;
         }
         if tokens > 0 {
-            self.turns.push_back(subscriber);
-        } else {
-            // Rounded up: who comes too early only begs in vain.
-            let wait = next_in + Duration::from_micros(999);
-            self.throttled.insert((now.plus(wait.max(Duration::from_millis(1))), subscriber));
+            return self.readmit(who);
         }
+        // Rounded up: who comes too early only begs in vain.
+        let wait = next_in + Duration::from_micros(999);
+        let again = now.plus(wait.max(Duration::from_millis(1)));
+        let again = match who {
+            Slot::Gate(gate) => again.plus(self.courtesy(gate, again)),
+            Slot::Subscriber(subscriber) => {
+                self.quit_line(subscriber);
+                again
+            }
+        };
+        self.wait_for(who, &Wait::Until(again));
     }
 }

@@ -7,11 +7,15 @@ use proptest::prelude::*;
 
 use super::tests::job;
 use super::*;
+use crate::gate::{Flow, Reservoir};
 use crate::limits::GRANT_VALID_MS;
+
+/// The subscriber of [`begging`].
+const ME: Slot = Slot::Subscriber(1);
 
 fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
     let rate = rate.map(|rate| Rate::parse(rate).unwrap());
-    Terms { concurrency, rate, breaker: None, disable_after: None }
+    Terms { concurrency, rate, breaker: None, disable_after: None, gate: None }
 }
 
 fn at(ms: i64) -> Timestamp {
@@ -97,16 +101,16 @@ fn whoever_has_a_rate_begs_and_holds_nobody_up() {
     (50..53).for_each(|n| schedule.push(job(2, n), at(0)).unwrap());
     assert_eq!(picks(&mut schedule, 0), 3, "those without a rate");
     assert!(schedule.has_beggars());
-    let beg = Beg { subscriber: 1, rate: Rate::parse("10/s").unwrap(), wanted: 10 };
+    let beg = Beg { who: ME, flow: Rate::parse("10/s").unwrap().into(), wanted: 10, waited: Duration::ZERO };
     assert_eq!(schedule.begs(), [beg]);
     assert!(!schedule.has_beggars() && schedule.begs().is_empty(), "it has asked");
     schedule.push(job(1, 99), at(1)).unwrap();
     assert_eq!(picks(&mut schedule, 1), 0, "and waits");
 
-    schedule.grant(1, 4, Duration::from_millis(100), at(2));
+    schedule.grant(ME, 4, Duration::from_millis(100), at(2));
     assert_eq!(picks(&mut schedule, 2), 4);
     assert_eq!(schedule.begs(), [beg]);
-    schedule.grant(1, 0, Duration::from_millis(98), at(3));
+    schedule.grant(ME, 0, Duration::from_millis(98), at(3));
     assert_eq!(schedule.throttled_until(), Some(at(101)));
     assert_eq!(picks(&mut schedule, 100), 0);
     assert!(!schedule.has_beggars());
@@ -131,7 +135,7 @@ fn tokens_that_were_held_back_are_void() {
     schedule.admit(1, terms(1, Some("10/s")), at(0));
     assert_eq!(picks(&mut schedule, 0), 0);
     schedule.begs();
-    schedule.grant(1, 10, Duration::ZERO, at(0));
+    schedule.grant(ME, 10, Duration::ZERO, at(0));
     let valid = i64::try_from(GRANT_VALID_MS).unwrap();
     assert_eq!(picks(&mut schedule, 0), 1, "its only place");
     finish(&mut schedule, 1, valid - 1);
@@ -149,8 +153,8 @@ fn an_answer_that_nobody_waits_for_is_lost() {
     schedule.dismiss(1);
     schedule.admit(1, terms(100, Some("10/s")), at(0));
     (0..9).for_each(|n| schedule.push(job(1, n), at(0)).unwrap());
-    schedule.grant(1, 9, Duration::ZERO, at(0));
-    schedule.grant(2, 9, Duration::ZERO, at(0));
+    schedule.grant(ME, 9, Duration::ZERO, at(0));
+    schedule.grant(Slot::Subscriber(2), 9, Duration::ZERO, at(0));
     assert_eq!(picks(&mut schedule, 0), 0);
     assert_eq!(schedule.begs().len(), 1, "it begs anew");
 }
@@ -167,7 +171,7 @@ fn a_new_rate_does_not_wait_for_the_old_one() {
     let mut shared = begging("1/h", 5);
     assert_eq!(picks(&mut shared, 0), 0);
     shared.begs();
-    shared.grant(1, 0, Duration::from_secs(3600), at(0));
+    shared.grant(ME, 0, Duration::from_secs(3600), at(0));
     shared.admit(1, terms(9, Some("5/s")), at(1));
     assert_eq!(picks(&mut shared, 1), 0);
     assert_eq!(shared.begs()[0].wanted, 5);
@@ -176,9 +180,10 @@ fn a_new_rate_does_not_wait_for_the_old_one() {
 /// Several processes around one bucket, whose answers take their time.
 struct Crowd {
     schedules: Vec<Schedule>,
-    answers: Vec<(i64, usize, Taken)>,
-    pace: Pace,
-    due_us: i64,
+    /// When each comes, to whom, how many it brings, and when it is worth asking again.
+    answers: Vec<(i64, usize, u32, Duration)>,
+    flow: Flow,
+    reservoir: Reservoir,
     /// How many, and when.
     sent: Vec<(i64, i64)>,
 }
@@ -186,25 +191,25 @@ struct Crowd {
 impl Crowd {
     fn new(rate: &str) -> Self {
         let schedules = (0..3).map(|_| begging(rate, 3_000)).collect();
-        let pace = Pace::of(Rate::parse(rate).unwrap());
-        Self { schedules, answers: Vec::new(), pace, due_us: 0, sent: Vec::new() }
+        let flow = Flow::from(Rate::parse(rate).unwrap());
+        let reservoir = Reservoir::full(flow, 0);
+        Self { schedules, answers: Vec::new(), flow, reservoir, sent: Vec::new() }
     }
 
     /// One of them does what it can; its begging is answered `latency` later.
     fn step(&mut self, replica: usize, latency: i64, now: i64) {
         let due = self.answers.extract_if(.., |(at, ..)| *at <= now);
-        for (_, replica, taken) in due {
-            let next_in = Duration::from_micros(taken.next_us.unsigned_abs());
-            self.schedules[replica].grant(1, taken.granted, next_in, at(now));
+        for (_, replica, tokens, next_in) in due {
+            self.schedules[replica].grant(ME, tokens, next_in, at(now));
         }
         let schedule = &mut self.schedules[replica];
         let sent = picks(schedule, now);
         self.sent.push((now, sent as i64));
         (0..sent).for_each(|_| finish(schedule, 1, now));
         for beg in schedule.begs() {
-            let taken = self.pace.take(self.due_us, now * 1_000, beg.wanted);
-            self.due_us = taken.due_us;
-            self.answers.push((now + latency, replica, taken));
+            let tokens = self.reservoir.take(self.flow, now * 1_000, beg.wanted);
+            let next_in = self.reservoir.standing(self.flow, now * 1_000).next_in;
+            self.answers.push((now + latency, replica, tokens, next_in));
         }
     }
 }
@@ -240,7 +245,8 @@ proptest! {
             let mut total = 0;
             for (until, sent) in &crowd.sent[first..] {
                 total += sent;
-                let flow = (until - from + late) * 1_000 / crowd.pace.interval_us + 1;
+                let interval_us = crowd.flow.interval(8).as_micros() as i64;
+                let flow = (until - from + late) * 1_000 / interval_us + 1;
                 let most = i64::from(rate.burst()) + flow;
                 prop_assert!(total <= most, "{total} from {from} to {until}");
             }

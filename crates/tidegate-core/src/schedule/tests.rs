@@ -26,7 +26,7 @@ pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
 }
 
 fn terms(concurrency: u32) -> Terms {
-    Terms { concurrency, rate: None, breaker: None, disable_after: None }
+    Terms { concurrency, rate: None, breaker: None, disable_after: None, gate: None }
 }
 
 const DELIVERED: Outcome = Outcome::Delivered;
@@ -48,7 +48,7 @@ fn a_bucket_tells_what_is_left() {
         assert_eq!(bucket.left(now), left);
         assert_eq!(bucket.take(now).is_ok(), left > 0);
     }
-    assert_eq!(bucket.refilled_in(now).as_millis(), 999);
+    assert_eq!(bucket.refilled_in(now).as_millis(), 1_000);
     let later = Timestamp::from_ms(1_340);
     assert_eq!(bucket.left(later), 1);
     assert_eq!(bucket.left(Timestamp::from_ms(9_000)), 3, "never more than a burst");
@@ -91,7 +91,7 @@ fn a_rate_postpones_without_holding_others() {
     let mut schedule = Schedule::default();
     schedule.admit(
         1,
-        Terms { concurrency: 9, rate: Rate::parse("2/s"), breaker: None, disable_after: None },
+        Terms { concurrency: 9, rate: Rate::parse("2/s"), breaker: None, disable_after: None, gate: None },
         at(0),
     );
     schedule.admit(2, terms(9), at(0));

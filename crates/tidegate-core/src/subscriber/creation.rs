@@ -59,6 +59,7 @@ impl Creation {
                 signing: form.signing,
                 verification: form.verification,
                 order: form.order,
+                gate: form.gate,
                 limits: form.limits,
                 retry: form.retry,
                 breaker: form.breaker,
@@ -88,6 +89,7 @@ struct Form {
     verification: Verification,
     #[serde(default)]
     order: Order,
+    gate: Option<String>,
     #[serde(default)]
     limits: Limits,
     #[serde(default)]

@@ -42,6 +42,9 @@ pub struct Definition {
     /// What must not overtake what.
     #[serde(default)]
     pub order: Order,
+    /// The gate that its deliveries pass, with all others that name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<String>,
     /// How much at once.
     #[serde(default)]
     pub limits: Limits,

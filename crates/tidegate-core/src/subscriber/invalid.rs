@@ -95,7 +95,7 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("fold mode", "fold_unsupported"),
         ("fold term", "fold_term"),
     ];
-    const BY_PLACE: [(&str, &str); 13] = [
+    const BY_PLACE: [(&str, &str); 14] = [
         ("match.", "pattern_invalid"),
         ("fold.window", "duration_invalid"),
         ("fold.quiet", "duration_invalid"),
@@ -104,6 +104,7 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("fold.by", "path_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
+        ("rate", "rate_invalid"),
         ("limits.timeout", "duration_invalid"),
         ("retry.schedule", "duration_invalid"),
         ("grace", "duration_invalid"),

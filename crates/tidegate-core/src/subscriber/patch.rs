@@ -28,6 +28,8 @@ pub enum Section {
     Verification,
     /// `order`.
     Order,
+    /// `gate`.
+    Gate,
     /// `limits`.
     Limits,
     /// `retry`.
@@ -40,7 +42,7 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the definition.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Name,
         Self::Match,
         Self::Fold,
@@ -48,6 +50,7 @@ impl Section {
         Self::Signing,
         Self::Verification,
         Self::Order,
+        Self::Gate,
         Self::Limits,
         Self::Retry,
         Self::Breaker,
@@ -64,6 +67,7 @@ impl Section {
             Self::Signing => "signing",
             Self::Verification => "verification",
             Self::Order => "order",
+            Self::Gate => "gate",
             Self::Limits => "limits",
             Self::Retry => "retry",
             Self::Breaker => "breaker",

@@ -113,7 +113,8 @@ fn what_is_wrong_about_failing_is_named() {
 fn what_is_wrong_is_named() {
     for (section, value, expected) in [
         ("foo", json!(1), "field_unknown foo"),
-        ("gate", json!("notion"), "field_unknown gate"),
+        ("gate", json!("a b"), "id_invalid gate"),
+        ("gates", json!("notion"), "field_unknown gates"),
         ("name", json!(1), "field_type name"),
         ("name", json!("x".repeat(257)), "field_too_long name"),
         ("name", json!("a\u{0}"), "field_characters name"),
@@ -323,7 +324,7 @@ fn a_patch_says_what_it_cannot_change() {
         (r#"{"id":"x"}"#, "field_fixed id"),
         (r#"{"from":"now"}"#, "field_fixed from"),
         (r#"{"secret":"x"}"#, "field_fixed secret"),
-        (r#"{"gate":"x"}"#, "field_unknown gate"),
+        (r#"{"gates":"x"}"#, "field_unknown gates"),
         (r#"{"signing":{"algorithm":"ed25519"}}"#, "field_fixed signing.algorithm"),
         (r#"{"active":"x"}"#, "field_type active"),
         (r#"{"destination":null}"#, "field_missing destination"),

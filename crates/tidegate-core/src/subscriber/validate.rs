@@ -12,6 +12,7 @@ use super::invalid::Invalid;
 use super::patch::Section;
 use super::signing::{Algorithm, validate_signing};
 use crate::fold::Fold;
+use crate::gate::check_name;
 use crate::limits;
 use crate::route::{Condition, ConditionProblem};
 use crate::sign::Signer;
@@ -65,6 +66,7 @@ pub(super) fn validate_section(
             validate_signing(definition)
         }
         Section::Signing => validate_signing(definition),
+        Section::Gate => definition.gate.as_deref().map_or(Ok(()), |name| check_name(name, "gate")),
         Section::Limits => bounds(&definition.limits),
         Section::Retry => retry(&definition.retry),
         Section::Breaker => breaker(definition.breaker),

@@ -10,7 +10,7 @@ use tidegate_core::catalog::{Catalog, Definition, EventType, check_names, descri
 use tidegate_store::Change;
 
 use super::auth::Caller;
-use super::pages::Pages;
+use super::pages::{Pages, page};
 use super::problem::{Answer, Problem};
 use super::request::{Pair, Query, Segment, read_body};
 use super::{App, json_answer};
@@ -106,20 +106,6 @@ pub(super) async fn asyncapi(State(app): State<Arc<App>>, caller: Caller) -> Ans
     let project = roster.projects.values().find(|project| project.no == caller.project);
     let name = project.map_or("", |project| project.id.as_str());
     Ok(json_answer(StatusCode::OK, &describe(name, roster.version, &app.catalog(&caller))))
-}
-
-/// The items after a name, and the name to go on from.
-fn page<'a>(
-    all: impl Iterator<Item = (&'a String, Value)>,
-    limit: usize,
-    after: Option<&str>,
-    pages: &Pages,
-) -> axum::response::Response {
-    let mut rest = all.skip_while(|(name, _)| after.is_some_and(|after| name.as_str() <= after));
-    let taken: Vec<(&String, Value)> = rest.by_ref().take(limit).collect();
-    let next = taken.last().map(|(name, _)| pages.name_cursor(name)).filter(|_| rest.next().is_some());
-    let items: Vec<Value> = taken.into_iter().map(|(_, item)| item).collect();
-    json_answer(StatusCode::OK, &json!({ "items": items, "next": next }))
 }
 
 fn shown(service: &str, type_name: &str, event_type: &EventType) -> Value {

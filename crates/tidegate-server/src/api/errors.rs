@@ -171,6 +171,26 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "This version does not know that fold mode.",
         "Use `each`, `window`, `quiet` or `batch`.",
     ),
+    error(
+        "gate_busy",
+        "No token of the gate came within `wait`.",
+        "Come back after `retry-after` seconds, or wait longer with `?wait=`, up to 60s.",
+    ),
+    error(
+        "gate_full",
+        "As many clients wait at the gate as it takes.",
+        "Come back after `retry-after` seconds.",
+    ),
+    error(
+        "gate_in_use",
+        "A subscriber passes the gate that is to be deleted.",
+        "Change or delete the subscriber first; the answer names one.",
+    ),
+    error(
+        "gate_unknown",
+        "A subscriber names a gate that is not there.",
+        "Make it with `PUT /v1/gates/{name}`, or correct the name.",
+    ),
     error("header_invalid", "A `ce-` header can not be read.", "Percent-encode it as CloudEvents says."),
     error(
         "header_masked",

@@ -196,6 +196,7 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         sizes: known.as_ref().map_or(&[], |known| &known.sizes),
         streams: app.parts.watch.open(),
         windows: known.as_ref().and_then(|known| known.windows),
+        at_gates: desk.waiting_at_gates(),
         is_store_up: known.is_some(),
         standing: &app.parts.standing,
         vitals: known.as_ref().map_or(&[], |known| &known.vitals),

@@ -8,6 +8,7 @@ mod deliveries;
 mod encoding;
 mod errors;
 mod events;
+mod gates;
 mod health;
 mod intake;
 mod jobs;
@@ -211,6 +212,7 @@ fn routes() -> Vec<Route> {
         route(M::GET, "/v1/replicas", replicas::list),
     ];
     routes.extend(window_routes());
+    routes.extend(gate_routes());
     routes.extend(site_routes());
     routes
 }
@@ -221,6 +223,18 @@ fn window_routes() -> Vec<Route> {
         route(M::GET, "/v1/windows", windows::list),
         route(M::POST, "/v1/windows/flush", windows::flush),
         route(M::POST, "/v1/windows/cancel", windows::cancel),
+    ]
+}
+
+fn gate_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
+        route(M::GET, "/v1/gates", gates::list),
+        route(M::PUT, "/v1/gates/{name}", gates::put),
+        route(M::GET, "/v1/gates/{name}", gates::get),
+        route(M::DELETE, "/v1/gates/{name}", gates::delete),
+        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire),
+        route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
     ]
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use ring::hmac;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::auth::Caller;
 use super::problem::Problem;
@@ -107,6 +107,20 @@ impl Pages {
 fn refused() -> Problem {
     let detail = "pass on what `next` of the page before gave, with the same filters";
     Problem::invalid("cursor_invalid", "cursor", detail)
+}
+
+/// The items after a name, and the name to go on from.
+pub(super) fn page<'a>(
+    all: impl Iterator<Item = (&'a String, Value)>,
+    limit: usize,
+    after: Option<&str>,
+    pages: &Pages,
+) -> Response {
+    let mut rest = all.skip_while(|(name, _)| after.is_some_and(|after| name.as_str() <= after));
+    let taken: Vec<(&String, Value)> = rest.by_ref().take(limit).collect();
+    let next = taken.last().map(|(name, _)| pages.name_cursor(name)).filter(|_| rest.next().is_some());
+    let items: Vec<Value> = taken.into_iter().map(|(_, item)| item).collect();
+    json_answer(StatusCode::OK, &json!({ "items": items, "next": next }))
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(crate) struct Problem {
     code: &'static str,
     detail: String,
     more: Map<String, Value>,
+    /// Seconds after which it is worth asking again, where that is a question of time.
+    retry_after: u64,
 }
 
 /// The answer of a handler.
@@ -25,7 +27,7 @@ pub(crate) type Answer = Result<Response, Problem>;
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), more: Map::new() }
+        Self { status, code, detail: detail.into(), more: Map::new(), retry_after: 1 }
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -51,6 +53,11 @@ impl Problem {
 
     pub(crate) fn unavailable(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = seconds;
+        self
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -98,7 +105,7 @@ impl IntoResponse for Problem {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
             }
             StatusCode::UNSUPPORTED_MEDIA_TYPE if self.code == "encoding_unsupported" => {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd"));

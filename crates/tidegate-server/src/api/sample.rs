@@ -1,10 +1,11 @@
 //! `/v1/subscribers/{id}/test`: a real signed sample, sent right now, and what came back.
 //!
-//! Passes the queue with its turns, rates and pauses, so it also tells how a paused or failing endpoint is today.
+//! Takes a token of its subscriber's gate; passes the queue with its turns, rates and pauses, so it also tells how a paused or failing endpoint is today.
 //! Stores nothing. What it reports of the request leaves out the values of custom headers, which may be credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -34,6 +35,8 @@ use crate::roster::Endpoint;
 /// Tells a sample from a delivery.
 static MARK: HeaderName = HeaderName::from_static("tidegate-test");
 const TYPE_DEFAULT: &str = "tidegate.test";
+/// How long it waits at its subscriber's gate.
+const GATE_PATIENCE: Duration = Duration::from_secs(10);
 /// Not `tidegate` itself, which is for what operators are told.
 const SOURCE: &str = "tidegate-test";
 
@@ -64,6 +67,10 @@ pub(super) async fn test(
     }
     let event = sample(&app, &body)?;
     let _place = app.samples.enter(endpoint.rule.no).ok_or_else(busy)?;
+    if let Some(name) = &endpoint.definition().gate {
+        // The receiver's limit holds for this request too.
+        app.acquire(&app.gate(&caller, name)?, GATE_PATIENCE).await?;
+    }
     let prober = Prober::new(&app.parts);
     let id = prober.id("test_");
     let body = rendered(&app, endpoint.definition(), &id, &event);

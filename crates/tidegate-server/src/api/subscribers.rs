@@ -111,6 +111,7 @@ pub(super) async fn carry_out(app: &App, caller: &Caller, endpoint: &Endpoint, p
     let is_fresh = patched.changed.contains(&Section::Destination);
     let id = endpoint.rule.id.as_str();
     app.check_conditions(caller, &patched.definition, Some(endpoint.rule.no))?;
+    app.check_gate(caller, &patched.definition)?;
     let rosters = &app.parts.rosters;
     let nonce = app.parts.entropy.bytes();
     let (definition, hidden) = (!patched.changed.is_empty())
@@ -269,6 +270,7 @@ impl App {
         let definition = &creation.definition;
         validate(definition, &|url| self.check_url(url), &check_headers).map_err(explain)?;
         self.check_conditions(caller, definition, None)?;
+        self.check_gate(caller, definition)?;
         let secret = creation.secret.unwrap_or_else(|| self.new_secret(definition.signing.algorithm));
         let (rosters, entropy) = (&self.parts.rosters, &self.parts.entropy);
         let (open, hidden) = rosters.part(caller.project, &id, definition, entropy.bytes());

@@ -28,6 +28,8 @@ pub struct Scrape<'a> {
     pub windows: Option<u64>,
     /// Whether the store answered.
     pub is_store_up: bool,
+    /// Subscribers and clients that wait at gates.
+    pub at_gates: (usize, usize),
     /// Who shares it.
     pub standing: &'a Standing,
     /// How it is doing.
@@ -53,6 +55,9 @@ impl Scrape<'_> {
             text.one(Kind::Counter, "tidegate_spans_exported", "Spans that a collector took", exported);
             text.one(Kind::Counter, "tidegate_spans_dropped", "Spans that no collector took", dropped);
         }
+        let (subscribers, clients) = self.at_gates;
+        let waiting = [("subscribers".to_owned(), subscribers), ("clients".to_owned(), clients)];
+        text.labelled(Kind::Gauge, "tidegate_gate_waiting", "Who waits at gates", "who", waiting);
         self.add_subscribers(text);
         sharing::add(text, self.standing, self.vitals);
         process::add(text);

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
@@ -16,6 +17,7 @@ use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::fold;
 use tidegate_core::id::{Mint, SubscriberNo, WindowNo};
+use tidegate_core::limits::GATE_PENALTY_DEFAULT_MS;
 use tidegate_core::operator::Notice;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
@@ -23,7 +25,7 @@ use tidegate_core::schedule::breaker::{Outcome, Turned};
 use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
-use tidegate_destinations::{Outbound, Transport, webhook};
+use tidegate_destinations::{Exchange, Outbound, Transport, webhook};
 use tidegate_store::{Change, Claim, Error, Finished, Seal, Store, SubscriberUpdate};
 use tokio::sync::Notify;
 
@@ -165,7 +167,9 @@ impl Deliver {
         }
         let chance = self.entropy.u64();
         let retries = &endpoint.definition().retry.schedule;
+        let penalty = self.penalty(endpoint, &exchange, &verdict, now);
         let next = match turn.probe {
+            None if penalty.is_some() => Next::PostponedTo(penalty.unwrap_or(now)),
             Some(probe) => retry::after_probe(&verdict, probe, now, chance),
             None => retry::next(&verdict, retries, job.tries, now, chance),
         };
@@ -183,7 +187,35 @@ impl Deliver {
         place.is_done = true;
         let is_delivered = verdict == Verdict::Delivered;
         self.persist.finished(finished(job, webhook::attempt(exchange, at), next, Some(endpoint)));
-        ended(turn, if is_delivered { Outcome::Delivered } else { Outcome::Failed { chance } })
+        ended(
+            turn,
+            match turn.probe {
+                _ if is_delivered => Outcome::Delivered,
+                // It lives, and says so.
+                None if penalty.is_some() => Outcome::Unsent,
+                _ => Outcome::Failed { chance },
+            },
+        )
+    }
+
+    /// A receiver behind a gate that says "too many" means all who pass it. Says when it may be tried again.
+    fn penalty(
+        &self,
+        endpoint: &Endpoint,
+        exchange: &Exchange,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let gate = endpoint.terms.gate?;
+        let status = exchange.result.as_ref().ok()?.status;
+        let until = match (status, verdict) {
+            (429 | 503, Verdict::RetryLater { not_before: Some(at) }) => *at,
+            (429, _) => now.plus(Duration::from_millis(GATE_PENALTY_DEFAULT_MS)),
+            _ => return None,
+        };
+        self.metrics.gate_refused();
+        self.desk.penalize(gate, until, "a receiver asked to wait");
+        Some(until)
     }
 
     /// What the end of an attempt leads to, beyond its own delivery.

@@ -2,32 +2,41 @@
 //!
 //! Every decision is `tidegate_core::schedule`'s; this is its lock and its bell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::delivery::Job;
-use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo, Version};
 use tidegate_core::schedule::breaker::{BreakerView, Turned};
-use tidegate_core::schedule::{Aftermath, Beg, Bounds, Ended, Schedule, Share, Streak, Turn};
+use tidegate_core::schedule::{
+    Aftermath, Beg, Bounds, Ended, Penalty, Schedule, Share, Slot, Streak, Ticket, Turn,
+};
 use tidegate_core::time::Timestamp;
+use tidegate_store::coordination::Grant;
 use tidegate_store::{Claim, Committed, Load, Refill, Room};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
+use crate::metrics::Metrics;
 use crate::roster::Roster;
 use crate::standing::Standing;
 
 /// Whose turn it is, for everyone to ask.
 pub struct Desk {
     schedule: Mutex<Schedule>,
-    followed: Mutex<Followed>,
-    clock: Clock,
+    pub(super) followed: Mutex<Followed>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+    /// Clients in line at a gate, and how to tell them.
+    pub(super) clients: Mutex<BTreeMap<Ticket, oneshot::Sender<Duration>>>,
+    /// Rates and gates are kept for several processes together.
+    pub(super) is_sharing: bool,
     standing: Arc<Standing>,
     /// How often everything here was forgotten. Moves only while the schedule is locked.
     life: AtomicU64,
-    work: Notify,
+    pub(super) work: Notify,
     appetite: Notify,
     begging: Notify,
 }
@@ -42,9 +51,11 @@ pub struct Pick {
 
 /// Who takes part.
 #[derive(Default)]
-struct Followed {
+pub(super) struct Followed {
+    /// What gates are called.
+    pub(super) gates: BTreeMap<GateNo, String>,
     active: BTreeSet<SubscriberNo>,
-    version: Version,
+    pub(super) version: Version,
     /// Nobody does any more.
     is_closed: bool,
 }
@@ -69,6 +80,9 @@ impl Desk {
             schedule: Mutex::new(Schedule::new(bounds)),
             followed: Mutex::default(),
             clock,
+            metrics: Arc::default(),
+            clients: Mutex::default(),
+            is_sharing: false,
             standing,
             life: AtomicU64::new(0),
             work: Notify::new(),
@@ -78,7 +92,8 @@ impl Desk {
     }
 
     /// The same, for one of several processes: rates are kept for all of them together.
-    pub fn sharing_rates(self) -> Self {
+    pub fn sharing_rates(mut self) -> Self {
+        self.is_sharing = true;
         self.lock().share_rates();
         self
     }
@@ -88,10 +103,16 @@ impl Desk {
     pub fn follow(&self, roster: &Roster) -> Vec<Claim> {
         let now = self.clock.now();
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.is_closed || roster.version < followed.version {
+        if roster.version < followed.version {
             return Vec::new();
         }
         let mut schedule = self.lock();
+        // Clients pass gates also where nothing is sent.
+        schedule.set_gates(&roster.flows(), now);
+        followed.gates = roster.gate_names();
+        if followed.is_closed {
+            return Vec::new();
+        }
         let (mut active, mut released) = (BTreeSet::new(), Vec::new());
         for endpoint in roster.endpoints().filter(|endpoint| endpoint.active) {
             let subscriber = endpoint.rule.no;
@@ -205,9 +226,13 @@ impl Desk {
         self.work.notify_one();
     }
 
-    fn ring_if_hungry(&self, mut schedule: MutexGuard<'_, Schedule>) {
+    pub(super) fn ring_if_hungry(&self, mut schedule: MutexGuard<'_, Schedule>) {
         let (is_hungry, has_beggars) = (schedule.take_appetite(), schedule.has_beggars());
+        let passed = schedule.take_passed();
         drop(schedule);
+        if !passed.is_empty() {
+            self.tell_passed(passed);
+        }
         if is_hungry {
             self.appetite.notify_one();
         }
@@ -216,20 +241,30 @@ impl Desk {
         }
     }
 
-    /// Who wants tokens of a shared rate; waits until somebody does.
-    pub async fn begging(&self) -> Vec<Beg> {
+    /// Who wants tokens of a shared rate, and which gates were penalised; waits until there is something.
+    pub async fn begging(&self) -> (Vec<Beg>, Vec<Penalty>) {
         loop {
-            let begs = self.lock().begs();
-            if !begs.is_empty() {
-                return begs;
+            let (begs, penalties) = {
+                let mut schedule = self.lock();
+                (schedule.begs(), schedule.take_penalties())
+            };
+            if !(begs.is_empty() && penalties.is_empty()) {
+                return (begs, penalties);
             }
             self.begging.notified().await;
         }
     }
 
     /// Answers who begged.
-    pub fn grant(&self, subscriber: SubscriberNo, tokens: u32, next_in: Duration) {
-        self.lock().grant(subscriber, tokens, next_in, self.clock.now());
+    pub fn grant(&self, who: Slot, grant: Grant) {
+        let now = self.clock.now();
+        {
+            let mut schedule = self.lock();
+            if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) {
+                schedule.hear(gate, standing.penalized_for, grant.waited, now);
+            }
+            schedule.grant(who, grant.granted, grant.next_in, now);
+        }
         self.work.notify_one();
     }
 
@@ -329,6 +364,8 @@ impl Desk {
     /// still hand over is given back as it comes.
     pub fn close(&self) -> Vec<Claim> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        // Whoever waits at a gate hears that nobody answers any more.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.lock().drain().iter().map(claim).collect()
     }
 
@@ -376,7 +413,7 @@ impl Desk {
         self.appetite.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -425,7 +462,7 @@ mod tests {
         let standing = Standing::shared(&clock);
         standing.renew(clock.steady());
         let desk = Desk::new(clock.clone(), Arc::clone(&standing), Bounds::default());
-        let terms = Terms { concurrency: 9, rate: None, breaker: None, disable_after: None };
+        let terms = Terms { concurrency: 9, rate: None, breaker: None, disable_after: None, gate: None };
         let mut schedule = desk.lock();
         schedule.admit(1, terms, START);
         (1..=2).for_each(|delivery| schedule.push(job(delivery), START).unwrap());

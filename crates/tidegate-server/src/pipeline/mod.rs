@@ -2,7 +2,7 @@
 //!
 //! [`ingest`] turns bytes into checked, routed units; [`persist`] commits them in groups, many requests at once,
 //! together with the results of attempts; [`desk`] keeps whose turn it is; [`deliver`] sends and judges;
-//! `rates` brings tokens of rates that are shared; [`errands`] goes through what is already there; [`verify`] asks
+//! `rates` brings tokens of rates that are shared; [`gates`] lets clients wait for some; [`errands`] goes through what is already there; [`verify`] asks
 //! endpoints before anything is sent to them; [`notices`] tells operators. With a shared store [`beat`] says that this
 //! process lives, and [`lookout`] sees what the others do. `lanes` tells and counts what folds do. Each asks `tidegate-core` what to do and does it.
 //!
@@ -22,7 +22,9 @@ pub mod deliver;
 
 pub mod errands;
 
+pub mod gates;
 pub(crate) mod lanes;
+
 mod lookout;
 mod notices;
 mod rates;
@@ -292,6 +294,7 @@ impl Herald {
 /// Where there are other processes, rates are theirs too.
 fn desk(parts: &Parts, bounds: Bounds) -> Desk {
     let desk = Desk::new(parts.clock.clone(), Arc::clone(&parts.standing), bounds);
+    let desk = desk.counting(Arc::clone(&parts.metrics));
     if !parts.standing.is_alone() {
         desk.stand_by();
     }

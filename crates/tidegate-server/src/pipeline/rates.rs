@@ -1,11 +1,11 @@
-//! Rates: tokens for subscribers whose rate all replicas keep together.
+//! Rates: tokens for subscribers and gates whose rate all replicas keep together.
 //!
 //! Whoever has work and no tokens begs at the desk; here each beggar's bucket is asked, once at a time, and the answer brought
 //! back. Workers never wait for it. Only runs where there is somebody to share with: a single process keeps its rates itself.
 
 use std::sync::Arc;
 
-use tidegate_core::schedule::Beg;
+use tidegate_core::schedule::{Beg, Penalty, Slot};
 use tidegate_store::coordination::{BucketKey, Coordination};
 use tokio::task::JoinSet;
 
@@ -21,7 +21,10 @@ pub(super) async fn run(desk: Arc<Desk>, coordination: Arc<dyn Coordination>) {
         tokio::select! {
             biased;
             Some(_) = asking.join_next() => {}
-            begs = desk.begging(), if asking.len() < ASKED_AT_ONCE => {
+            (begs, penalties) = desk.begging(), if asking.len() < ASKED_AT_ONCE => {
+                for penalty in penalties {
+                    asking.spawn(close(Arc::clone(&coordination), penalty));
+                }
                 for beg in begs {
                     asking.spawn(ask(Arc::clone(&desk), Arc::clone(&coordination), beg));
                 }
@@ -31,6 +34,14 @@ pub(super) async fn run(desk: Arc<Desk>, coordination: Arc<dyn Coordination>) {
 }
 
 async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
-    let grant = coordination.take(&BucketKey::subscriber(beg.subscriber), beg.rate, beg.wanted).await;
-    desk.grant(beg.subscriber, grant.granted, grant.next_in);
+    let bucket = match beg.who {
+        Slot::Subscriber(subscriber) => BucketKey::subscriber(subscriber),
+        Slot::Gate(gate) => BucketKey::gate(gate),
+    };
+    let grant = coordination.take_after(&bucket, beg.flow, beg.wanted, beg.waited).await;
+    desk.grant(beg.who, grant);
+}
+
+async fn close(coordination: Arc<dyn Coordination>, penalty: Penalty) {
+    coordination.penalize(&BucketKey::gate(penalty.gate), penalty.flow, penalty.lasts).await;
 }

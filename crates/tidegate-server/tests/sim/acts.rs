@@ -67,6 +67,11 @@ impl Site {
                     self.edit(project, edit).await;
                 }
             }
+            Act::Gate { project, deed } => {
+                if let Some(project) = self.project(project) {
+                    self.at_gate(project, deed).await;
+                }
+            }
             Act::Retry { roll } => self.retry(roll).await,
             Act::Replay { roll } => self.replay(roll).await,
             Act::Job { roll } => self.job(roll).await,

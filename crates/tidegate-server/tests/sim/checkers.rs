@@ -17,6 +17,7 @@ use tidegate_store::{DeliveryFilter, DeliveryRow, EventFilter, EventRow, Past, U
 
 use super::acts::Site;
 use super::catalog::quarantine_is_kept;
+use super::gates;
 use super::history::{Ended, EventKey, Fact, History, Sent, Truth};
 use super::keeping;
 use super::plan::{END_T, POISON, Plan};
@@ -52,8 +53,11 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         jobs_cover_all(&history, &books, &mut found);
         lanes_keep_order(&history, &books, &mut found);
         rates_hold(&history, plan, &mut found);
+        gates::check(&history, plan, &mut found);
         the_healthy_are_not_delayed(&history, &mut found);
-        super::breakers::check(&history, &mut found)
+        let mut met = super::breakers::check(&history, &mut found);
+        met.extend(gates::met(&history));
+        met
     };
     super::folds::check(site, &mut found).await;
     traces_are_true(site, &books, &mut found).await;

@@ -119,6 +119,7 @@ fn spec(id: String, dice: &mut Dice) -> Spec {
         disable_after_ms: None,
         edition: 0,
         asked: Asked::Never,
+        is_gated: false,
         fold: Some(FoldSpec { mode, max_events, leading: dice.percent(20) }),
     }
 }

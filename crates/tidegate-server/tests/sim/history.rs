@@ -12,6 +12,7 @@ use tidegate_core::retry::Next;
 
 use super::catalog::{Cataloged, Quarantined};
 use super::folds::FoldSent;
+use super::gates::GateTruth;
 use super::spec::{Content, Spec};
 
 /// (project, source, id): what makes an event one.
@@ -83,6 +84,8 @@ pub(crate) struct History {
     pub(crate) disturbed: Vec<(i64, i64)>,
     /// Spans of true time in which the store fails.
     pub(crate) outages: Vec<(i64, i64)>,
+    /// What happened at gates.
+    pub(crate) gates: GateTruth,
     /// When the clock was moved.
     pub(crate) jumps: Vec<i64>,
 }

@@ -15,6 +15,7 @@ mod checkers;
 mod consent;
 mod dice;
 mod folds;
+mod gates;
 mod history;
 mod keeping;
 mod life;
@@ -44,11 +45,12 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 41] = [
+const RARE_PATHS: [&str; 44] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
     "a client that hung up",
+    "a client that passed a gate",
     "a clock jump back",
     "a clock jump forward",
     "a conflicting event",
@@ -57,6 +59,8 @@ const RARE_PATHS: [&str; 41] = [
     "a delivery exhausted",
     "a duplicate after a lost response",
     "a duplicate event",
+    "a gate closed by a receiver",
+    "a gate passed",
     "a graceful stop with attempts under way",
     "a held delivery released",
     "a job stopped",

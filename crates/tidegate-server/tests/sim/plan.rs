@@ -8,9 +8,10 @@ use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 
 use super::catalog::{self, Edit};
-use super::consent::{self, Asked};
+use super::consent;
 use super::dice::Dice;
 use super::folds;
+use super::gates::{self, Deed};
 use super::keeping;
 use super::receivers::{Mood, Moods};
 use super::spec::{Lanes, Spec};
@@ -56,6 +57,11 @@ pub(crate) enum Act {
     Catalog {
         project: &'static str,
         edit: Edit,
+    },
+    /// Somebody changes, passes or closes a project's gate.
+    Gate {
+        project: &'static str,
+        deed: Deed,
     },
     /// Someone retries one of the deliveries by hand.
     Retry {
@@ -112,6 +118,8 @@ pub(crate) struct Plan {
     pub(crate) left_paused: Option<String>,
     /// How long things are kept, where that is not for long.
     pub(crate) terms: Option<Retention>,
+    /// What the gate of each project allows, where there is one.
+    pub(crate) gate: Option<gates::Terms>,
 }
 
 struct Planner {
@@ -138,6 +146,7 @@ impl Plan {
             is_haunted: dice.percent(60),
             left_paused: None,
             terms: keeping::plan(seed),
+            gate: None,
         };
         let mut planner = Planner { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() };
         planner.subscribers();
@@ -149,6 +158,7 @@ impl Plan {
             catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
         }
         folds::plan(seed, &mut planner.plan);
+        gates::plan(seed, &mut planner.plan);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         consent::plan(seed, &mut planner.plan.acts);
         planner.plan
@@ -173,12 +183,7 @@ fn bounds(dice: &mut Dice) -> Bounds {
 impl Planner {
     fn subscribers(&mut self) {
         for project in self.plan.projects.clone() {
-            let canary = Spec {
-                concurrency: 8,
-                retries_ms: vec![1_000, 1_000, 1_000],
-                breaker: Some((10, 60_000)),
-                ..Spec::named(format!("canary-{project}"))
-            };
+            let canary = Spec { breaker: Some((10, 60_000)), ..Spec::plain(&format!("canary-{project}")) };
             self.create(0, project, canary, None, true);
         }
         if self.dice.percent(40) {
@@ -191,7 +196,7 @@ impl Planner {
             self.down();
         }
         for index in 0..self.dice.below(4) + 2 {
-            let spec = self.any_spec(format!("s{index}"));
+            let spec = self.any_spec(&format!("s{index}"));
             let project = self.dice.pick(&self.plan.projects);
             let late = self.dice.percent(40);
             let t = if late { self.dice.between(1_000, END_T - 2_000) } else { self.dice.between(1, 50) };
@@ -210,7 +215,7 @@ impl Planner {
             lanes: Lanes::PerKey,
             concurrency: 3,
             retries_ms: vec![3_000; 12],
-            ..Spec::named("poisoned".to_owned())
+            ..Spec::plain("poisoned")
         };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Poisoned(POISON))]);
         let project = self.dice.pick(&self.plan.projects);
@@ -219,12 +224,8 @@ impl Planner {
 
     /// Takes everything, answers nothing, and would fill all memory if it were let.
     fn hog(&mut self) {
-        let spec = Spec {
-            concurrency: 1,
-            timeout_ms: 5_000,
-            retries_ms: vec![1_000; 4],
-            ..Spec::named("hog".to_owned())
-        };
+        let spec =
+            Spec { concurrency: 1, timeout_ms: 5_000, retries_ms: vec![1_000; 4], ..Spec::plain("hog") };
         self.plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Hanging)]);
         self.plan.bounds =
             Bounds { queue_jobs: 6, refill_below: 3, refill_jobs: 4, queue_bytes: 700, ..Bounds::default() };
@@ -234,7 +235,7 @@ impl Planner {
 
     /// Its receiver is away for longer than its whole schedule lasts; no delivery may be the worse for it.
     fn down(&mut self) {
-        let mut spec = self.any_spec("down".to_owned());
+        let mut spec = self.any_spec("down");
         spec.retries_ms = vec![200, 400];
         spec.disable_after_ms = self.dice.pick(&[None, None, Some(12_000)]);
         spec.breaker = Some((self.dice.pick(&[2, 4]), self.dice.pick(&[1_000, 3_000])));
@@ -250,10 +251,9 @@ impl Planner {
         self.plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
     }
 
-    fn any_spec(&mut self, id: String) -> Spec {
+    fn any_spec(&mut self, id: &str) -> Spec {
         let dice = &mut self.dice;
         Spec {
-            id,
             types: dice.pick(&[
                 vec![],
                 vec!["order.*"],
@@ -282,9 +282,7 @@ impl Planner {
                 Some((3, 4_000)),
             ]),
             disable_after_ms: dice.pick(&[None, None, None, Some(6_000)]),
-            edition: 0,
-            asked: Asked::Never,
-            fold: None,
+            ..Spec::plain(id)
         }
     }
 
@@ -400,7 +398,7 @@ impl Planner {
                 0..4 => self.pause_and_resume(index, t, patience_ms),
                 4..8 => {
                     let Spec { id, lanes, edition, .. } = self.specs[index].clone();
-                    let mut spec = Spec { edition: edition + 1, ..self.any_spec(id) };
+                    let mut spec = Spec { edition: edition + 1, ..self.any_spec(&id) };
                     if self.dice.percent(70) {
                         spec.lanes = lanes;
                     }

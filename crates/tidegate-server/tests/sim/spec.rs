@@ -42,25 +42,28 @@ pub(crate) struct Spec {
     pub(crate) asked: Asked,
     /// How many become one.
     pub(crate) fold: Option<FoldSpec>,
+    /// It passes its project's gate.
+    pub(crate) is_gated: bool,
 }
 
 impl Spec {
-    /// One that takes everything, in no order, and is left alone.
-    pub(crate) fn named(id: String) -> Self {
+    /// One that takes everything, in any order, and is never left alone.
+    pub(crate) fn plain(id: &str) -> Self {
         Self {
-            id,
+            id: id.to_owned(),
             types: Vec::new(),
             only_key: None,
             lanes: Lanes::None,
-            concurrency: 1,
+            concurrency: 8,
             rate: None,
             timeout_ms: 1_000,
-            retries_ms: Vec::new(),
+            retries_ms: vec![1_000; 3],
             breaker: None,
             disable_after_ms: None,
             edition: 0,
             asked: Asked::Never,
             fold: None,
+            is_gated: false,
         }
     }
 
@@ -90,6 +93,9 @@ impl Spec {
         value["disable_after"] =
             json!(self.disable_after_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms}ms")));
         value["verification"] = json!(self.asked.name());
+        if self.is_gated {
+            value["gate"] = json!(super::gates::NAME);
+        }
         value["order"] = match self.lanes {
             Lanes::None => json!({"by": "none"}),
             Lanes::One => json!({"by": "subscriber"}),

@@ -30,6 +30,7 @@ use super::arrivals;
 use super::catalog;
 use super::consent;
 use super::dice::Dice;
+use super::gates;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};

@@ -249,6 +249,10 @@ impl World {
             if !site.parts.rosters.current().projects.contains_key(*project) {
                 site.change(Change::CreateProject { id: (*project).to_owned(), catalog: Mode::Open }).await;
             }
+            let no = site.parts.rosters.current().projects.get(*project).map(|row| row.no);
+            if let (Some(no), Some(terms)) = (no, self.plan.gate) {
+                site.open_gate(no, terms).await;
+            }
         }
         let mut history = self.history.lock();
         history.version = site.parts.rosters.current().version.max(history.version);
@@ -321,10 +325,11 @@ impl World {
             site.life.clock.pause(Duration::from_millis(wait_ms)).await;
             wait_ms = (wait_ms * 2).min(8_000);
             self.resume_all(site).await;
+            // Asked first: what was held until now is not counted as waiting.
+            let is_awaited = !self.inactive().is_empty();
             let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
             let is_gathering = !matches!(site.parts.store.close_due().await, Ok(None));
             let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
-            let is_awaited = !self.inactive().is_empty();
             let history = self.history.lock();
             let is_backfilling = history.subs.values().any(|truth| {
                 truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none()

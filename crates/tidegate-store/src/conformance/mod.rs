@@ -12,6 +12,7 @@ mod catalog;
 mod configuration;
 mod folds;
 mod follow;
+mod gates;
 mod group;
 mod ids;
 mod jobs;
@@ -98,6 +99,7 @@ pub fn cases() -> Vec<Case> {
         sealed::cases(),
         verification::cases(),
         catalog::cases(),
+        gates::cases(),
         quarantine::cases(),
         listing::cases(),
         pages::cases(),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tidegate_core::gate::{Flow, Standing};
 use tidegate_core::subscriber::Rate;
 
 use super::{BucketKey, Coordination, News, timer};
@@ -42,6 +43,12 @@ pub async fn run(fixture: &dyn Fixture) {
     a_new_rate_holds_at_once(fixture).await;
     takers_stay_within_the_rate(fixture).await;
     a_wiped_bucket_costs_one_burst(fixture).await;
+    a_burst_is_what_it_is_said_to_be(fixture).await;
+    all_know_how_long_the_last_one_waited(fixture).await;
+    a_penalty_is_seen_by_all_and_ends(fixture).await;
+    a_bucket_recovers_step_by_step(fixture).await;
+    a_wiped_penalty_heals(fixture).await;
+    no_stretch_sees_more_than_a_burst_and_the_rate(fixture).await;
     if fixture.has_connections() {
         after_a_gap_there_may_be_anything(fixture).await;
         takers_survive_lost_connections(fixture).await;
@@ -107,26 +114,26 @@ async fn a_bucket_gives_a_burst_and_then_its_rate(fixture: &dyn Fixture) {
     let replicas = join(fixture).await;
     let (bucket, rate) = (bucket("burst"), rate("20/s"));
     let began = timer::now();
-    let first = replicas[0].take(&bucket, rate, 100).await;
+    let first = replicas[0].take(&bucket, rate.into(), 100).await;
     assert_eq!(first.granted, rate.burst(), "a new bucket is full");
     assert!(first.next_in > Duration::ZERO && first.next_in <= rate.interval(), "{first:?}");
     let mut total = u64::from(first.granted);
     for replica in replicas.iter().cycle().take(30) {
-        let grant = replica.take(&bucket, rate, 100).await;
+        let grant = replica.take(&bucket, rate.into(), 100).await;
         total += u64::from(grant.granted);
         assert!(grant.next_in > Duration::ZERO && grant.next_in <= rate.interval(), "{grant:?}");
     }
     within_bound(total, rate, 1, began.elapsed());
-    let wait = replicas[1].take(&bucket, rate, 1).await;
+    let wait = replicas[1].take(&bucket, rate.into(), 1).await;
     if wait.granted == 0 {
         timer::pause(wait.next_in).await;
-        assert_eq!(replicas[2].take(&bucket, rate, 1).await.granted, 1, "it said so");
+        assert_eq!(replicas[2].take(&bucket, rate.into(), 1).await.granted, 1, "it said so");
     }
 }
 
 async fn buckets_do_not_mix(fixture: &dyn Fixture) {
     let replicas = join(fixture).await;
-    let hourly = rate("1/h");
+    let hourly = Flow::from(rate("1/h"));
     for name in ["one", "two"] {
         assert_eq!(replicas[0].take(&bucket(name), hourly, 1).await.granted, 1);
         let again = replicas[1].take(&bucket(name), hourly, 1).await;
@@ -138,8 +145,8 @@ async fn buckets_do_not_mix(fixture: &dyn Fixture) {
 async fn a_new_rate_holds_at_once(fixture: &dyn Fixture) {
     let replicas = join(fixture).await;
     let bucket = bucket("changed");
-    assert_eq!(replicas[0].take(&bucket, rate("1/h"), 1).await.granted, 1);
-    let wait = replicas[0].take(&bucket, rate("100/s"), 1).await;
+    assert_eq!(replicas[0].take(&bucket, rate("1/h").into(), 1).await.granted, 1);
+    let wait = replicas[0].take(&bucket, rate("100/s").into(), 1).await;
     assert!(
         wait.granted == 1 || wait.next_in <= Duration::from_millis(10),
         "{wait:?}: an hour's wait is no more"
@@ -162,6 +169,124 @@ async fn takers_survive_lost_connections(fixture: &dyn Fixture) {
     within_bound(total, rate("200/s"), 1, elapsed);
 }
 
+async fn a_burst_is_what_it_is_said_to_be(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("deep"), Flow::new(rate("1/h"), 7));
+    assert_eq!(look(&replicas[1], &bucket, flow).await.tokens, 7);
+    assert_eq!(replicas[0].take(&bucket, flow, 5).await.granted, 5);
+    let left = replicas[1].take(&bucket, flow, 5).await;
+    assert_eq!((left.granted, left.standing.expect("it is there").tokens), (2, 0));
+    assert_eq!(
+        look(&replicas[2], &bucket, Flow::new(rate("1/h"), 9)).await.tokens,
+        0,
+        "no deeper than it was"
+    );
+}
+
+async fn all_know_how_long_the_last_one_waited(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("waited"), Flow::new(rate("1/h"), 2));
+    let seconds = Duration::from_secs;
+    let first = replicas[0].take_after(&bucket, flow, 1, seconds(5)).await;
+    assert_eq!((first.granted, first.waited), (1, seconds(5)));
+    assert_eq!(replicas[1].take(&bucket, flow, 0).await.waited, seconds(5));
+    replicas[1].take_after(&bucket, flow, 1, seconds(3)).await;
+    let refused = replicas[2].take_after(&bucket, flow, 1, seconds(9)).await;
+    assert_eq!((refused.granted, refused.waited), (0, seconds(3)), "of those that were given something");
+}
+
+async fn a_penalty_is_seen_by_all_and_ends(fixture: &dyn Fixture) {
+    const LASTS: Duration = Duration::from_millis(400);
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("penalised"), Flow::new(rate("100/s"), 100));
+    let began = timer::now();
+    replicas[0].penalize(&bucket, flow, LASTS).await;
+    replicas[1].penalize(&bucket, flow, LASTS / 8).await;
+    let standing = look(&replicas[2], &bucket, flow).await;
+    assert!(standing.penalized_for <= LASTS, "{standing:?}");
+    let mut is_over = false;
+    while !is_over {
+        for replica in &replicas {
+            let grant = replica.take(&bucket, flow, 100).await;
+            is_over |= grant.granted > 0;
+            if grant.granted > 0 {
+                assert!(began.elapsed() >= LASTS, "{grant:?} after {:?}", began.elapsed());
+                assert_eq!(grant.granted, 1, "one, and then slowly more");
+                break;
+            }
+            assert!(grant.next_in <= LASTS, "{grant:?}");
+        }
+        timer::pause(Duration::from_millis(5)).await;
+    }
+    assert!(began.elapsed() < LASTS * 10, "{:?}", began.elapsed());
+    assert_eq!(look(&replicas[1], &bucket, flow).await.eighths, 1);
+}
+
+async fn a_bucket_recovers_step_by_step(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("recovering"), Flow::new(rate("800/s"), 800));
+    replicas[0].penalize(&bucket, flow, Duration::from_millis(1)).await;
+    let (began, mut total) = (timer::now(), 0);
+    while began.elapsed() < Duration::from_millis(500) {
+        total += replicas[1].take(&bucket, flow, 800).await.granted;
+        timer::pause(Duration::from_millis(5)).await;
+    }
+    // An eighth of the rate, and the one that goes when a penalty ends.
+    within_bound(total.into(), rate("100/s"), 0, began.elapsed() + Duration::from_millis(20));
+    assert!(total >= 20, "{total}");
+}
+
+async fn a_wiped_penalty_heals(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("wiped penalty"), Flow::new(rate("1/h"), 3));
+    replicas[0].penalize(&bucket, flow, Duration::from_secs(60)).await;
+    fixture.wipe().await;
+    let mut granted = 0;
+    for replica in replicas.iter().cycle().take(9) {
+        granted += replica.take(&bucket, flow, 3).await.granted;
+    }
+    assert!(granted <= 3, "{granted} are more than a burst");
+    replicas[1].penalize(&bucket, flow, Duration::from_secs(60)).await;
+    let grant = replicas[2].take(&bucket, flow, 1).await;
+    assert_eq!(grant.granted, 0, "it can be penalised again");
+}
+
+/// Every stretch between two askings, not only from the beginning.
+async fn no_stretch_sees_more_than_a_burst_and_the_rate(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (rate, burst) = (rate("100/s"), 5);
+    let began = timer::now();
+    let mut takers = tokio::task::JoinSet::new();
+    for (n, replica) in replicas.iter().enumerate() {
+        let (replica, bucket) = (Arc::clone(replica), bucket("stretches"));
+        takers.spawn(async move {
+            let mut taken = Vec::new();
+            for round in 0..60_u64 {
+                let asked = began.elapsed();
+                let grant = replica.take(&bucket, Flow::new(rate, burst), 5).await;
+                taken.push((asked, began.elapsed(), grant.granted));
+                timer::pause(Duration::from_millis((round * 7 + n as u64 * 5) % 40)).await;
+            }
+            taken
+        });
+    }
+    let mut all = takers.join_all().await.concat();
+    all.sort_unstable_by_key(|(_, answered, _)| *answered);
+    for (first, (from, ..)) in all.iter().enumerate() {
+        let mut total = 0;
+        for (_, until, granted) in all[first..].iter().filter(|(asked, ..)| asked >= from) {
+            total += u64::from(*granted);
+            let most =
+                u128::from(burst) + until.saturating_sub(*from).as_micros() / rate.interval().as_micros() + 1;
+            assert!(u128::from(total) <= most, "{total} from {from:?} to {until:?}, {most} at most");
+        }
+    }
+}
+
+async fn look(replica: &Arc<dyn Coordination>, bucket: &BucketKey, flow: Flow) -> Standing {
+    replica.take(bucket, flow, 0).await.standing.expect("it can be reached")
+}
+
 /// Takes tokens at 200 a second on all replicas at once until so many were granted, with something happening after the first
 /// half; says how many it really were and how long it took.
 async fn take_for(
@@ -180,7 +305,7 @@ async fn take_for(
         let wanted = u32::try_from(taker % 4 + 1).unwrap_or(1);
         takers.spawn(async move {
             while total.load(Ordering::Relaxed) < enough {
-                let grant = replica.take(&bucket, rate("200/s"), wanted).await;
+                let grant = replica.take(&bucket, rate("200/s").into(), wanted).await;
                 total.fetch_add(u64::from(grant.granted), Ordering::Relaxed);
                 if grant.granted == 0 {
                     timer::pause(grant.next_in.max(Duration::from_millis(1))).await;

@@ -6,23 +6,27 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tidegate_core::gate::{Flow, Reservoir};
 use tidegate_core::limits::RATE_BUCKETS_MAX;
-use tidegate_core::schedule::Pace;
-use tidegate_core::subscriber::Rate;
 use tokio::time::Instant;
 
 use super::mailbox::Mailbox;
+use super::tokens::Wish;
 use super::{BucketKey, Coordination, Grant, News, Tally, timer};
 
 /// What replicas of one process have in common.
 pub struct Hub {
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
-    /// When each is full again. One that is full is as good as forgotten.
-    buckets: Mutex<BTreeMap<BucketKey, i64>>,
+    /// One that is full is as good as forgotten.
+    buckets: Mutex<BTreeMap<BucketKey, Kept>>,
     began: Instant,
 }
+
+/// A bucket, what it was last, and how long the last one that was given something had waited.
+type Kept = (Flow, Reservoir, Duration);
 
 /// One replica's end.
 pub struct Local {
@@ -44,16 +48,21 @@ impl Hub {
         Local { hub: Arc::clone(self), inbox, heard: AtomicU64::new(0) }
     }
 
-    fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant {
+    fn ask(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let now_us = timer::us(timer::now().saturating_duration_since(self.began));
         if buckets.len() >= RATE_BUCKETS_MAX {
-            buckets.retain(|_, due_us| *due_us > now_us);
+            buckets.retain(|_, (flow, bucket, _)| bucket.full_in(*flow, now_us) > Duration::ZERO);
         }
-        let due_us = buckets.get(bucket).copied().unwrap_or(0);
-        let taken = Pace::of(rate).take(due_us, now_us, wanted);
-        buckets.insert(bucket.clone(), taken.due_us);
-        Grant { granted: taken.granted, next_in: timer::duration(taken.next_us) }
+        let full = || (flow, Reservoir::full(flow, now_us), Duration::ZERO);
+        let (known, reservoir, waited) = buckets.entry(bucket.clone()).or_insert_with(full);
+        *known = flow;
+        let granted = reservoir.take(flow, now_us, wish.wanted);
+        reservoir.penalize(flow, now_us, now_us + wish.penalty_us);
+        if granted > 0 {
+            *waited = timer::duration(wish.waited_us);
+        }
+        Grant::of(granted, *reservoir, flow, *waited)
     }
 }
 
@@ -74,8 +83,12 @@ impl Coordination for Local {
         news
     }
 
-    async fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant {
-        self.hub.take(bucket, rate, wanted)
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+        self.hub.ask(bucket, flow, Wish::tokens(wanted, waited))
+    }
+
+    async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {
+        self.hub.ask(bucket, flow, Wish::penalty(lasts));
     }
 
     fn tally(&self) -> Tally {

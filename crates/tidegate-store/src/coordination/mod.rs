@@ -21,8 +21,8 @@ mod tokens;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::id::SubscriberNo;
-use tidegate_core::subscriber::Rate;
+use tidegate_core::gate::{Flow, Reservoir, Standing};
+use tidegate_core::id::{GateNo, SubscriberNo};
 
 pub use local::{Hub, Local};
 pub use news::News;
@@ -39,8 +39,19 @@ pub trait Coordination: Send + Sync + 'static {
     /// [`News::everything`]. For one listener.
     async fn hear(&self) -> News;
 
-    /// Takes up to `wanted` tokens of a shared bucket, to be used at once. Who can not reach the bucket gets none.
-    async fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant;
+    /// Takes up to `wanted` tokens of a shared bucket, to be used at once; none is a look at it. Who can not reach the
+    /// bucket gets none.
+    async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant {
+        self.take_after(bucket, flow, wanted, Duration::ZERO).await
+    }
+
+    /// The same for somebody who has waited for so long; whoever asks next is told, and can step back behind those who have
+    /// waited longer.
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant;
+
+    /// A shared bucket gives nothing for so long, unless it is to give nothing for longer already; then it recovers step by
+    /// step. If this is lost, whoever said "too many" says it again.
+    async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration);
 
     /// What has gone through it so far.
     fn tally(&self) -> Tally;
@@ -56,6 +67,11 @@ impl BucketKey {
         Self(format!("subscriber:{no}"))
     }
 
+    /// That of a gate.
+    pub fn gate(no: GateNo) -> Self {
+        Self(format!("gate:{no}"))
+    }
+
     /// Its name, in letters, digits and colons.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -69,12 +85,22 @@ pub struct Grant {
     pub granted: u32,
     /// If they were fewer than wanted: when it is worth asking again.
     pub next_in: Duration,
+    /// How the bucket stands after that; absent if it could not be reached.
+    pub standing: Option<Standing>,
+    /// How long the last one that was given something had waited.
+    pub waited: Duration,
 }
 
 impl Grant {
     /// None for now.
     fn nothing_for(next_in: Duration) -> Self {
-        Self { granted: 0, next_in }
+        Self { granted: 0, next_in, standing: None, waited: Duration::ZERO }
+    }
+
+    /// So many, of a bucket that is left like this; the last one had waited for so long.
+    fn of(granted: u32, left: Reservoir, flow: Flow, waited: Duration) -> Self {
+        let standing = left.standing(flow, left.at_us);
+        Self { granted, next_in: standing.next_in, standing: Some(standing), waited }
     }
 }
 

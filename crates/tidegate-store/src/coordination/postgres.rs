@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::schedule::Pace;
-use tidegate_core::subscriber::Rate;
+use tidegate_core::gate::Flow;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -21,7 +20,7 @@ use tokio_postgres::{Client, Statement};
 use super::home::Mark;
 use super::mailbox::Mailbox;
 use super::timer::{self, Backoff};
-use super::tokens::{ANSWER_TIMEOUT, Tokens};
+use super::tokens::{ANSWER_TIMEOUT, Tokens, Wish};
 use super::{BucketKey, Coordination, Grant, News, Tally};
 use crate::postgres::connect::{Target, failed};
 use crate::{Error, Result};
@@ -73,17 +72,10 @@ impl Postgres {
         Self { shared, ear }
     }
 
-    /// Takes from a bucket that was empty at `empty_us`, by PostgreSQL's clock.
-    pub(super) async fn take_since(
-        &self,
-        bucket: &BucketKey,
-        rate: Rate,
-        wanted: u32,
-        empty_us: i64,
-    ) -> Grant {
-        let taken =
-            self.asking(async |tokens| tokens.take(bucket, Pace::of(rate), wanted, empty_us).await).await;
-        taken.unwrap_or(Grant::nothing_for(TOKENS_RETRY))
+    /// Asks a bucket that was empty at `empty_us`, by PostgreSQL's clock.
+    pub(super) async fn ask_since(&self, bucket: &BucketKey, flow: Flow, wish: Wish, empty_us: i64) -> Grant {
+        let answer = self.asking(async |tokens| tokens.ask(bucket, flow, wish, empty_us).await).await;
+        answer.unwrap_or(Grant::nothing_for(TOKENS_RETRY))
     }
 
     /// Where the buckets are; `None` when PostgreSQL can not be asked.
@@ -129,8 +121,12 @@ impl Coordination for Postgres {
         self.shared.inbox.wait().await
     }
 
-    async fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant {
-        self.take_since(bucket, rate, wanted, i64::MIN).await
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+        self.ask_since(bucket, flow, Wish::tokens(wanted, waited), 0).await
+    }
+
+    async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {
+        self.ask_since(bucket, flow, Wish::penalty(lasts), 0).await;
     }
 
     fn tally(&self) -> Tally {

@@ -18,8 +18,7 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
     RedisResult, Script, TlsCertificates, Value,
 };
-use tidegate_core::schedule::Pace;
-use tidegate_core::subscriber::Rate;
+use tidegate_core::gate::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use url::Url;
@@ -28,6 +27,7 @@ use super::home::{self, Home, Mark};
 use super::mailbox::Mailbox;
 use super::postgres::SPACING;
 use super::timer::{self, Backoff};
+use super::tokens::Wish;
 use super::{BucketKey, Coordination, Grant, News, Postgres, Tally};
 use crate::{Error, Result};
 
@@ -38,19 +38,38 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who hears nothing assumes that there was something.
 const DEAF_EVERY: Duration = Duration::from_secs(1);
 
-/// The twin of [`Pace::take`]: the interval and the depth, how many are wanted, and how long ago the bucket was empty.
-const TAKE: &str = r"
-local interval, depth, wanted, settled = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+/// The twin of `Reservoir`: brings a bucket up to now, takes what there is, and closes it for a while if that is the wish.
+/// What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed, how long
+/// ago it was empty, and how long whoever asks has waited; then what is the same for all.
+const ASK: &str = r"
+local drops, depth, wanted, penalty, settled = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local waited, token, step, longest, astray = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local function filled(x) return math.max(0, x, 2 * x - step, 4 * x - 5 * step, 8 * x - 17 * step) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local due = tonumber(redis.call('GET', KEYS[1]) or 0)
-local ahead = math.min(math.max(due - now, depth - settled, 0), depth)
-local granted = math.min(wanted, math.floor((depth - ahead) / interval))
-ahead = ahead + granted * interval
-if granted > 0 then
-    redis.call('SET', KEYS[1], string.format('%.0f', now + ahead), 'PX', math.ceil(ahead / 1000))
+local level, at, til, before = depth, now, 0, 0
+local kept = redis.call('GET', KEYS[1])
+if kept then
+    local a, b, c, d = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
+    level, at, til, before = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
 end
-return {granted, math.max(ahead - (depth - interval), 0)}
+if at - now > astray then at = now end
+now = math.max(now, at)
+til = math.min(til, now + longest)
+local shut = math.min(now, til)
+if shut > at then level = math.min(level + (shut - at) * drops * 8, token) end
+local since = math.min(at - til, 3 * step)
+level = math.min(level + (filled(since + now - at) - filled(since)) * drops, depth, settled * drops * 8)
+local granted = 0
+if now >= til then granted = math.min(wanted, math.floor(level / token)) end
+level = level - granted * token
+if granted > 0 then before = waited end
+if penalty > 0 then til = math.max(til, now + penalty) end
+local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
+if granted > 0 or penalty > 0 then
+    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %.0f', level, now, til, before), 'PX', math.ceil(full / 1000) + 1)
+end
+return {granted, level, now, til, before}
 ";
 
 /// One replica's end.
@@ -65,7 +84,7 @@ struct Shared {
     me: u64,
     /// Of every key and of the channel.
     prefix: String,
-    take: Script,
+    ask: Script,
     /// The connection, while it works.
     link: Mutex<Option<Link>>,
     connections: AtomicU64,
@@ -97,7 +116,7 @@ impl Redis {
             client: client(url)?,
             me,
             prefix: format!("tidegate:{prefix}:"),
-            take: Script::new(TAKE),
+            ask: Script::new(ASK),
             link: Mutex::default(),
             connections: AtomicU64::new(0),
             lost: Notify::new(),
@@ -116,6 +135,34 @@ impl Redis {
             tokio::spawn(keep_telling(Arc::clone(&shared), Arc::clone(&postgres))),
         ];
         Ok(Self { shared, postgres, tasks })
+    }
+
+    async fn ask(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
+        self.shared.takes.store(true, Ordering::Relaxed);
+        let link = self.shared.link();
+        let Some(mark) = self.shared.fresh_mark(&self.postgres, link.is_some()).await else {
+            // Where the buckets are is not known while PostgreSQL can not be asked.
+            return Grant::nothing_for(home::FRESH);
+        };
+        match (mark.home(timer::now()), link) {
+            (Home::Nowhere(wait), _) => Grant::nothing_for(wait),
+            (Home::Postgres { since_us }, _) => {
+                self.shared.fallbacks.fetch_add(1, Ordering::Relaxed);
+                self.postgres.ask_since(bucket, flow, wish, since_us).await
+            }
+            (Home::Redis { settled_us }, Some(mut link)) => {
+                match self.shared.ask(&mut link, bucket, flow, wish, settled_us).await {
+                    Ok(grant) => grant,
+                    Err(error) => {
+                        self.shared.give_up(link.no, &error.to_string());
+                        self.shared.move_buckets(&self.postgres).await;
+                        Grant::nothing_for(home::QUIET)
+                    }
+                }
+            }
+            // The mark ran out while it was waited for.
+            (Home::Redis { .. }, None) => Grant::nothing_for(ANSWER_TIMEOUT),
+        }
     }
 
     /// Whether Redis answers.
@@ -162,32 +209,15 @@ impl Coordination for Redis {
         news
     }
 
-    async fn take(&self, bucket: &BucketKey, rate: Rate, wanted: u32) -> Grant {
-        self.shared.takes.store(true, Ordering::Relaxed);
-        let link = self.shared.link();
-        let Some(mark) = self.shared.fresh_mark(&self.postgres, link.is_some()).await else {
-            // Where the buckets are is not known while PostgreSQL can not be asked.
-            return Grant::nothing_for(home::FRESH);
-        };
-        match (mark.home(timer::now()), link) {
-            (Home::Nowhere(wait), _) => Grant::nothing_for(wait),
-            (Home::Postgres { since_us }, _) => {
-                self.shared.fallbacks.fetch_add(1, Ordering::Relaxed);
-                self.postgres.take_since(bucket, rate, wanted, since_us).await
-            }
-            (Home::Redis { settled_us }, Some(mut link)) => {
-                match self.shared.take(&mut link, bucket, Pace::of(rate), wanted, settled_us).await {
-                    Ok(grant) => grant,
-                    Err(error) => {
-                        self.shared.give_up(link.no, &error.to_string());
-                        self.shared.move_buckets(&self.postgres).await;
-                        Grant::nothing_for(home::QUIET)
-                    }
-                }
-            }
-            // The mark ran out while it was waited for.
-            (Home::Redis { .. }, None) => Grant::nothing_for(ANSWER_TIMEOUT),
-        }
+    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+        self.ask(bucket, flow, Wish::tokens(wanted, waited)).await
+    }
+
+    /// Kept in both places, so that a bucket that moves stays closed.
+    async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {
+        let wish = Wish::penalty(lasts);
+        self.ask(bucket, flow, wish).await;
+        self.postgres.ask_since(bucket, flow, wish, 0).await;
     }
 
     fn tally(&self) -> Tally {
@@ -228,19 +258,22 @@ impl Shared {
         *kept
     }
 
-    async fn take(
+    async fn ask(
         &self,
         link: &mut Link,
         bucket: &BucketKey,
-        pace: Pace,
-        wanted: u32,
+        flow: Flow,
+        wish: Wish,
         settled_us: i64,
     ) -> RedisResult<Grant> {
         let key = format!("{}{}", self.prefix, bucket.as_str());
-        let mut asking = self.take.key(key);
-        asking.arg(pace.interval_us).arg(pace.depth_us).arg(wanted).arg(settled_us.min(pace.depth_us));
-        let (granted, next_us) = asking.invoke_async::<(u32, i64)>(&mut link.connection).await?;
-        Ok(Grant { granted, next_in: timer::duration(next_us) })
+        let mut asking = self.ask.key(key);
+        let settled_us = settled_us.clamp(0, flow.depth / flow.drops.max(1) + 1);
+        asking.arg(flow.drops).arg(flow.depth).arg(wish.wanted).arg(wish.penalty_us).arg(settled_us);
+        asking.arg(wish.waited_us).arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
+        let answer = asking.invoke_async::<(u32, i64, i64, i64, i64)>(&mut link.connection).await?;
+        let (granted, level, at_us, until_us, waited_us) = answer;
+        Ok(Grant::of(granted, Reservoir { level, at_us, until_us }, flow, timer::duration(waited_us)))
     }
 
     /// Marks that the buckets are in PostgreSQL.
@@ -315,8 +348,8 @@ async fn connect(shared: &Arc<Shared>) -> RedisResult<Link> {
     let mut connection = shared.client.get_multiplexed_async_connection_with_config(&config).await?;
     connection.subscribe(shared.channel()).await?;
     let mut link = Link { no, connection };
-    let (bucket, pace) = (BucketKey("probe".to_owned()), Pace { interval_us: 1, depth_us: 1 });
-    shared.take(&mut link, &bucket, pace, 1, 1).await?;
+    let (bucket, flow) = (BucketKey("probe".to_owned()), Flow { drops: TOKEN, depth: TOKEN });
+    shared.ask(&mut link, &bucket, flow, Wish::tokens(1, Duration::ZERO), 1).await?;
     Ok(link)
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::schedule::Pace;
+use tidegate_core::gate::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
 use tokio_postgres::Statement;
 
 use super::home::{self, Mark};
@@ -20,21 +20,45 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A session that takes tokens.
 pub(super) struct Tokens {
     session: Session,
-    take: Statement,
+    ask: Statement,
     begin: Statement,
     look: Statement,
     mark: Statement,
+}
+
+/// What is wanted of a bucket.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    /// So many tokens.
+    pub(super) wanted: u32,
+    /// That it gives nothing for so long.
+    pub(super) penalty_us: i64,
+    /// By somebody who has waited for so long.
+    pub(super) waited_us: i64,
+}
+
+impl Wish {
+    pub(super) fn tokens(wanted: u32, waited: Duration) -> Self {
+        Self { wanted, penalty_us: 0, waited_us: timer::us(waited) }
+    }
+
+    pub(super) fn penalty(lasts: Duration) -> Self {
+        Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US), waited_us: 0 }
+    }
 }
 
 /// For the advisory lock under which tables are made.
 const MAKING: i32 = 7_001;
 
 const TABLES: &str = "
-    CREATE UNLOGGED TABLE IF NOT EXISTS rate_buckets (
-        name    TEXT PRIMARY KEY,
-        at_us   BIGINT NOT NULL,              -- when it was last asked
-        due_us  BIGINT NOT NULL,              -- when it is full again
-        granted BIGINT NOT NULL               -- to whoever asked last
+    CREATE UNLOGGED TABLE IF NOT EXISTS reservoirs (
+        name     TEXT PRIMARY KEY,
+        level    BIGINT NOT NULL,             -- what it held when it was last asked
+        at_us    BIGINT NOT NULL,             -- when that was
+        until_us BIGINT NOT NULL,             -- the end of its last penalty
+        full_us  BIGINT NOT NULL,             -- when it is as good as new, at the latest
+        granted  BIGINT NOT NULL,             -- to whoever asked last
+        waited_us BIGINT NOT NULL             -- how long the last one that was given something had waited
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
     CREATE UNLOGGED TABLE IF NOT EXISTS rate_home (
         one      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
@@ -44,22 +68,44 @@ const TABLES: &str = "
 
 /// A full bucket is as good as none.
 const FORGET: &str =
-    "DELETE FROM rate_buckets WHERE due_us < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    "DELETE FROM reservoirs WHERE full_us < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// The twin of [`Pace::take`].
-const TAKE: &str = "
-    UPDATE rate_buckets AS bucket SET (at_us, due_us, granted) = (
-        SELECT now_us, now_us + ahead_us + taken * interval_us, taken
-        FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us, $2::bigint AS interval_us,
-                     $3::bigint AS depth_us, $4::bigint AS wanted, $5::bigint AS empty_us) AS given,
-        LATERAL (SELECT least(greatest(bucket.due_us - now_us, empty_us + depth_us - now_us, 0), depth_us) AS ahead_us) AS state,
-        LATERAL (SELECT least(wanted, (depth_us - ahead_us) / interval_us) AS taken) AS share
+/// The twin of `Reservoir`: brings a bucket up to now, takes what there is, and closes it for a while if that is the wish.
+fn ask_sql() -> String {
+    let (token, step, longest, astray) = (TOKEN, STEP_US, PENALTY_MAX_US, ASTRAY_US);
+    let filled = |since: &str| {
+        format!(
+            "greatest(0, {since}, 2 * ({since}) - {step}, 4 * ({since}) - 5 * {step}, 8 * ({since}) - 17 * {step})"
+        )
+    };
+    let gained = format!("({} - {})", filled("since_us + now_us - at_us"), filled("since_us"));
+    format!(
+        "UPDATE reservoirs AS bucket SET (level, at_us, until_us, full_us, granted, waited_us) = (
+            SELECT rest, now_us, shut_us,
+                   greatest(now_us, shut_us + 3 * {step}) + (depth - rest) / (drops * 8) + 1, taken,
+                   CASE WHEN taken > 0 THEN $7::bigint ELSE bucket.waited_us END
+            FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us, $2::bigint AS drops,
+                         $3::bigint AS depth, $4::bigint AS wanted, $5::bigint AS penalty_us, $6::bigint AS empty_us) AS given,
+            LATERAL (SELECT CASE WHEN bucket.at_us - clock_us > {astray} THEN clock_us ELSE bucket.at_us END AS at_us) AS known,
+            LATERAL (SELECT greatest(clock_us, at_us) AS now_us) AS clock,
+            LATERAL (SELECT least(bucket.until_us, now_us + {longest}) AS until_us) AS penalty,
+            LATERAL (SELECT least(at_us - until_us, 3 * {step}) AS since_us,
+                            CASE WHEN least(now_us, until_us) <= at_us THEN bucket.level
+                                 ELSE least(bucket.level + (least(now_us, until_us) - at_us)::numeric * drops * 8, {token})
+                            END AS held) AS before,
+            LATERAL (SELECT least(held + {gained}::numeric * drops, depth,
+                                  greatest(now_us - empty_us, 0)::numeric * drops * 8)::bigint AS level) AS present,
+            LATERAL (SELECT CASE WHEN now_us < until_us THEN 0 ELSE least(wanted, level / {token}) END AS taken) AS share,
+            LATERAL (SELECT CASE WHEN penalty_us > 0 THEN greatest(until_us, now_us + penalty_us) ELSE until_us END AS shut_us,
+                            level - taken * {token} AS rest) AS after
+        )
+        WHERE name = $1
+        RETURNING granted, level, at_us, until_us, waited_us"
     )
-    WHERE name = $1
-    RETURNING granted, due_us - at_us";
+}
 
-const BEGIN: &str =
-    "INSERT INTO rate_buckets (name, at_us, due_us, granted) VALUES ($1, 0, 0, 0) ON CONFLICT DO NOTHING";
+const BEGIN: &str = "INSERT INTO reservoirs (name, level, at_us, until_us, full_us, granted, waited_us)
+    VALUES ($1, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
 
 const LOOK: &str = "
     SELECT now_us, coalesce(since_us, 0), coalesce(until_us, 0)
@@ -85,38 +131,42 @@ impl Tokens {
             .await
             .map_err(failed)?;
         make(&session, target).await?;
-        let take = client.prepare(TAKE).await.map_err(failed)?;
+        let ask = client.prepare(&ask_sql()).await.map_err(failed)?;
         let begin = client.prepare(BEGIN).await.map_err(failed)?;
         let look = client.prepare(LOOK).await.map_err(failed)?;
         let mark = client.prepare(MARK).await.map_err(failed)?;
-        Ok(Self { session, take, begin, look, mark })
+        Ok(Self { session, ask, begin, look, mark })
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.session.client.is_closed()
     }
 
-    /// Takes from a bucket that was empty at `empty_us`, by PostgreSQL's clock, or fuller.
-    pub(super) async fn take(
+    /// Asks a bucket that was empty at `empty_us`, by PostgreSQL's clock, or fuller.
+    pub(super) async fn ask(
         &self,
         bucket: &BucketKey,
-        pace: Pace,
-        wanted: u32,
+        flow: Flow,
+        wish: Wish,
         empty_us: i64,
     ) -> Result<Grant> {
-        let Pace { interval_us, depth_us } = pace;
         let client = &self.session.client;
-        let wanted = i64::from(wanted);
-        // A bucket that was never empty is as full as one that was so long ago.
-        let empty_us = empty_us.max(-depth_us);
+        let wanted = i64::from(wish.wanted);
         loop {
-            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-                [&bucket.as_str(), &interval_us, &depth_us, &wanted, &empty_us];
-            let row = within(client.query_opt(&self.take, &values)).await?;
+            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+                &bucket.as_str(),
+                &flow.drops,
+                &flow.depth,
+                &wanted,
+                &wish.penalty_us,
+                &empty_us,
+                &wish.waited_us,
+            ];
+            let row = within(client.query_opt(&self.ask, &values)).await?;
             if let Some(row) = row {
                 let granted = u32::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-                let next_us = row.get::<_, i64>(1) - (depth_us - interval_us);
-                return Ok(Grant { granted, next_in: timer::duration(next_us) });
+                let left = Reservoir { level: row.get(1), at_us: row.get(2), until_us: row.get(3) };
+                return Ok(Grant::of(granted, left, flow, timer::duration(row.get(4))));
             }
             within(client.execute(&self.begin, &[&bucket.as_str()])).await?;
         }
@@ -145,7 +195,7 @@ fn seen(asked: tokio::time::Instant, row: &tokio_postgres::Row) -> Mark {
 
 async fn make(session: &Session, target: &Target) -> Result<()> {
     let client = &session.client;
-    let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.rate_home') IS NOT NULL";
+    let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.reservoirs') IS NOT NULL";
     let row = client.query_one(there, &[&target.schema()]).await.map_err(failed)?;
     let (has_schema, has_tables): (bool, bool) = (row.get(0), row.get(1));
     if has_tables {

@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
-use super::{catalog, deliveries, verification, windows};
+use super::{catalog, deliveries, gates, verification, windows};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
     SubscriberRow, SubscriberUpdate,
@@ -74,6 +74,11 @@ impl Applying<'_> {
             Change::DeleteType { project, service, type_name } => {
                 catalog::delete(conn, (*project, service, type_name), version, now).await
             }
+            Change::PutGate { project, name, definition } => {
+                self.check_project(*project).await?;
+                return gates::put(conn, (*project, name), definition, version, now).await;
+            }
+            Change::DeleteGate { project, name } => gates::delete(conn, (*project, name), version, now).await,
             Change::CreateKey(new) => self.create_key(new).await,
             Change::DeleteKey { project, id } => self.delete_key(*project, id).await,
             Change::CreateSubscriber(new) => self.create_subscriber(new).await,
@@ -122,6 +127,7 @@ impl Applying<'_> {
         let changed = self.conn.execute(end, &[&no, &self.now.as_ms()]).await?;
         self.conn.execute("DELETE FROM keys WHERE project = $1", &[&no]).await?;
         catalog::delete_all(self.conn, no, self.version, self.now).await?;
+        gates::delete_all(self.conn, no, self.version, self.now).await?;
         found(changed, no)
     }
 
@@ -167,6 +173,7 @@ impl Applying<'_> {
             let many = format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers");
             return Err(Error::Quota(many).into());
         }
+        gates::check(self.conn, new.project, &new.definition).await?;
         let no = self.insert_subscriber(new).await?;
         self.remember(new.project, no, Some(&new.definition)).await?;
         Ok(no)
@@ -237,6 +244,7 @@ impl Applying<'_> {
             self.replace_secret(no, secret).await?;
         }
         if let Some(definition) = &update.definition {
+            gates::check(self.conn, project, definition).await?;
             self.remember(project, no, Some(definition)).await?;
         }
         Ok(no)
@@ -357,6 +365,7 @@ async fn read(conn: &Conn, since: Version) -> Asked<Configuration> {
         keys: conn.rows(keys, &[]).await?.iter().map(key_row).collect(),
         subscribers: conn.rows(&subscribers, &[&since]).await?.iter().map(subscriber_row).collect(),
         types: catalog::load(conn, since).await?,
+        gates: gates::load(conn, since).await?,
     })
 }
 

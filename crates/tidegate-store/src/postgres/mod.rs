@@ -17,6 +17,7 @@ mod db;
 mod deliveries;
 mod events;
 mod folds;
+mod gates;
 mod health;
 mod jobs;
 mod lanes;

@@ -11,7 +11,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 
 use super::sweep::Numbered;
-use super::{Writer, catalog, failed, folds, stamp, verification};
+use super::{Writer, catalog, failed, folds, gates, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -67,6 +67,11 @@ fn apply(
         Change::DeleteType { project, service, type_name } => {
             catalog::delete(tx, (*project, service, type_name), version, now)
         }
+        Change::PutGate { project, name, definition } => {
+            check_project(tx, *project)?;
+            return gates::put(tx, (*project, name), definition, version, now);
+        }
+        Change::DeleteGate { project, name } => gates::delete(tx, (*project, name), version, now),
         Change::CreateKey(new) => create_key(tx, new, now),
         Change::DeleteKey { project, id } => delete_key(tx, *project, id),
         Change::CreateSubscriber(new) => create_subscriber(tx, new, version, last, now),
@@ -126,6 +131,7 @@ fn delete_project(tx: &Transaction<'_>, no: ProjectNo, version: Version, now: Ti
         .map_err(failed)?;
     tx.execute("DELETE FROM keys WHERE project = ?1", [no]).map_err(failed)?;
     catalog::delete_all(tx, no, version, now)?;
+    gates::delete_all(tx, no, version, now)?;
     if changed == 0 { Err(Error::NotFound) } else { Ok(no) }
 }
 
@@ -175,6 +181,7 @@ fn create_subscriber(
     if count(tx, living, new.project)? >= SUBSCRIBERS_PER_PROJECT_MAX {
         return Err(Error::Quota(format!("a project has at most {SUBSCRIBERS_PER_PROJECT_MAX} subscribers")));
     }
+    gates::check(tx, new.project, &new.definition)?;
     let backfill = new.backfill_from.map(|from| (0, last, from.as_ms()));
     let no = Numbered::Subscribers.next(tx).map_err(failed)?;
     tx.execute(
@@ -295,6 +302,7 @@ fn update_subscriber(
         replace_secret(tx, no, secret)?;
     }
     if let Some(definition) = &update.definition {
+        gates::check(tx, project, definition)?;
         remember(tx, project, no, version, Some(definition))?;
     }
     Ok(no)
@@ -373,7 +381,8 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         .query_map([since], subscriber_row)?
         .collect::<rusqlite::Result<_>>()?;
     let types = catalog::load(conn, since)?;
-    Ok(Configuration { version, projects, keys, subscribers, types })
+    let gates = gates::load(conn, since)?;
+    Ok(Configuration { version, projects, keys, subscribers, types, gates })
 }
 
 fn project_row(row: &Row<'_>) -> rusqlite::Result<ProjectRow> {

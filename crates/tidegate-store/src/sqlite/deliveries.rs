@@ -7,6 +7,7 @@ use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::fold::Closing;
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
@@ -421,4 +422,24 @@ pub(super) fn begin_anew(
 fn is_deleted(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
     conn.prepare_cached("SELECT deleted_at IS NOT NULL FROM subscribers WHERE no = ?1")?
         .query_row([subscriber], |row| row.get(0))
+}
+
+/// The process that had claimed it is no more. What was in hand at too many such ends is set aside.
+pub(super) fn void_claim(
+    conn: &Connection,
+    id: DeliveryNo,
+    lost: u32,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    if lost < CLAIMS_LOST_MAX {
+        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
+            .execute(params![id, lost])?;
+        return Ok(());
+    }
+    let reason = format!("set aside after the process ended {lost} times while it was being sent");
+    conn.prepare_cached(
+        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
+    )?
+    .execute(params![id, lost, now.as_ms(), reason])?;
+    Ok(())
 }

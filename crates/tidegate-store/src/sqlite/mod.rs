@@ -16,6 +16,7 @@ mod deliveries;
 mod events;
 mod filter;
 mod folds;
+mod gates;
 mod jobs;
 mod lanes;
 mod open;

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::failed;
 use crate::{Error, Result};
 
-pub(super) const MIGRATIONS: [&str; 8] = [
+pub(super) const MIGRATIONS: [&str; 9] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
@@ -17,6 +17,7 @@ pub(super) const MIGRATIONS: [&str; 8] = [
     include_str!("../../migrations/sqlite/0007_locking.sql"),
     include_str!("../../migrations/sqlite/0008_ids.sql"),
     include_str!("../../migrations/sqlite/0009_folds.sql"),
+    include_str!("../../migrations/sqlite/0010_gates.sql"),
 ];
 
 /// Keeps a second process out for as long as the file is open.

@@ -11,7 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
 use super::lanes::{self, Backfilling};
-use super::{LAST_NO, db, failed, folds, stamp};
+use super::{LAST_NO, db, deliveries, failed, folds, stamp};
 use crate::{Committed, Result};
 
 /// What was in hand when the last process ended.
@@ -118,7 +118,7 @@ impl Writer {
         let lost = tx.prepare(CLAIMED)?.query_map([], lost)?.collect::<rusqlite::Result<Vec<Lost>>>()?;
         let mut ended = Vec::new();
         for Lost { id, subscriber, lane, lost, fold } in lost {
-            void_claim(&tx, id, lost, now)?;
+            deliveries::void_claim(&tx, id, lost, now)?;
             if let Some(lane) = lane {
                 lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
             }
@@ -180,18 +180,4 @@ fn lost(row: &Row<'_>) -> rusqlite::Result<Lost> {
         lost: row.get(3)?,
         fold: fold.map(|window| (project, window)),
     })
-}
-
-fn void_claim(conn: &Connection, id: DeliveryNo, lost: u32, now: Timestamp) -> rusqlite::Result<()> {
-    if lost < CLAIMS_LOST_MAX {
-        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
-            .execute(params![id, lost])?;
-        return Ok(());
-    }
-    let reason = format!("set aside after the process ended {lost} times while it was being sent");
-    conn.prepare_cached(
-        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
-    )?
-    .execute(params![id, lost, now.as_ms(), reason])?;
-    Ok(())
 }

@@ -94,10 +94,10 @@ async fn tokens_go_round_a_full_redis() {
     let (database, redis) = (Database::create().await, RedisServer::connect().await);
     let replica = servers::join(&database, &redis.url, &redis.prefix).await;
     let (bucket, rate) = (BucketKey::subscriber(1), Rate::parse("100/s").expect("a rate"));
-    assert_eq!(replica.take(&bucket, rate, 1).await.granted, 1);
+    assert_eq!(replica.take(&bucket, rate.into(), 1).await.granted, 1);
     redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert_eq!(replica.take(&bucket, rate, 1).await.granted, 0, "Redis answers that it is full");
-    while replica.take(&bucket, rate, 1).await.granted == 0 {
+    assert_eq!(replica.take(&bucket, rate.into(), 1).await.granted, 0, "Redis answers that it is full");
+    while replica.take(&bucket, rate.into(), 1).await.granted == 0 {
         moment(Duration::from_millis(10)).await;
     }
     assert!(replica.tally().fallbacks > 0 && !replica.is_connected());
@@ -113,11 +113,11 @@ async fn take_until(replica: Arc<Redis>, rate: Rate, end: Duration) -> (Vec<(Dur
     let hourly = Rate::parse("1/h").expect("a rate");
     let (mut grants, mut once_an_hour) = (Vec::new(), 0);
     while began.elapsed() < end {
-        let grant = replica.take(&BucketKey::subscriber(1), rate, 10).await;
+        let grant = replica.take(&BucketKey::subscriber(1), rate.into(), 10).await;
         if grant.granted > 0 {
             grants.push((began.elapsed(), grant.granted));
         }
-        once_an_hour += replica.take(&BucketKey::subscriber(2), hourly, 10).await.granted;
+        once_an_hour += replica.take(&BucketKey::subscriber(2), hourly.into(), 10).await.granted;
         moment(grant.next_in.max(Duration::from_millis(1))).await;
     }
     (grants, once_an_hour)

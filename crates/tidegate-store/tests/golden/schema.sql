@@ -1,4 +1,4 @@
--- version 8
+-- version 9
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -74,6 +74,15 @@ CREATE TABLE events (
     subject     TEXT,
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
+) STRICT;
+CREATE TABLE gates (
+    no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
+    project    INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    version    INTEGER NOT NULL,             -- of the configuration, when this row last changed
+    definition TEXT                          -- NULL: deleted
 ) STRICT;
 CREATE TABLE jobs (
     no          INTEGER PRIMARY KEY,
@@ -182,6 +191,8 @@ CREATE INDEX deliveries_lane ON deliveries (subscriber, lane, status, max(event,
 CREATE UNIQUE INDEX deliveries_late ON deliveries (event, subscriber, replay) WHERE late = 1;
 CREATE INDEX deliveries_subscriber ON deliveries (subscriber, id);
 CREATE INDEX events_type ON events (project, type, seq);
+CREATE UNIQUE INDEX gates_name ON gates (project, name);
+CREATE INDEX gates_version ON gates (version);
 CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;

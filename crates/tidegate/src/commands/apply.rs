@@ -2,7 +2,7 @@
 //!
 //! Every document is planned before anything is changed: the server is asked what would change, and refuses what is
 //! wrong, so that a mistake in the last file leaves the first one unapplied. Then the plan is printed and carried out:
-//! the catalog before the subscribers, deletions last. Applying the same files twice changes nothing.
+//! the catalog and the gates before the subscribers, deletions last. Applying the same files twice changes nothing.
 
 mod documents;
 mod plan;
@@ -34,6 +34,10 @@ A file holds one or many YAML documents:
   service: shop
   type: order.paid
   schema: {type: object, required: [total]}
+  ---
+  kind: gate                        # a rate that subscribers share
+  name: notion
+  rate: 3/s
 
 ${NAME} is replaced by the variable of the environment; $${ stands for itself.";
 
@@ -47,7 +51,7 @@ pub(crate) struct ApplyArgs {
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Delete subscribers and types of the project that the files do not name
+    /// Delete subscribers, gates and types of the project that the files do not name
     #[arg(long)]
     prune: bool,
 }

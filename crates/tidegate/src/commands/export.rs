@@ -70,7 +70,7 @@ pub(crate) async fn run(args: ExportArgs, globals: &Globals) -> anyhow::Result<E
 async fn whole(client: &mut Client, kind: Kind, listed: Value) -> Result<Value, Failure> {
     let text = |name: &str| listed[name].as_str().unwrap_or_default().to_owned();
     match kind {
-        Kind::Subscriber => Ok(listed),
+        Kind::Subscriber | Kind::Gate => Ok(listed),
         Kind::Type => {
             let (service, type_name) = (text("service"), text("type"));
             client.get(&["v1", "catalog", "services", &service, "types", &type_name], &[]).await?.json()
@@ -101,6 +101,7 @@ fn file_name(kind: Kind, resource: &Value) -> String {
     let text = |name: &str| resource[name].as_str().unwrap_or_default();
     let stem = match kind {
         Kind::Subscriber => text("id").to_owned(),
+        Kind::Gate => text("name").to_owned(),
         Kind::Type => format!("{}-{}", text("service"), text("type")),
     };
     let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };

@@ -7,6 +7,7 @@ mod config;
 mod deliveries;
 mod doctor;
 mod export;
+mod gates;
 mod jobs;
 mod keys;
 mod projects;
@@ -107,6 +108,8 @@ enum Command {
     Jobs(jobs::JobsArgs),
     /// Declare the types of events that services send, and list them
     Catalog(catalog::CatalogArgs),
+    /// Make, list, show or delete gates, the rates that subscribers share
+    Gates(gates::GatesArgs),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
     /// Make a project what files say
@@ -146,6 +149,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trigger(args) => block_on(trigger::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
+        Command::Gates(args) => block_on(gates::run(args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),
         Command::Export(args) => block_on(export::run(args, &globals)),

@@ -21,6 +21,8 @@ mod egress;
 mod encoding;
 mod files;
 mod folds;
+mod gates;
+mod gating;
 mod http_edges;
 mod ingest;
 mod leaks;

@@ -41,7 +41,7 @@ fn a_role_opens_what_the_description_says_and_nothing_else() {
     let stranger = Client::stranger(server.address);
     let mut count = 0;
     for (method, path, roles) in operations(&admin) {
-        let path = path.replace("{id}", "nobody");
+        let path = path.replace("{id}", "nobody").replace("{name}", "nobody");
         if roles.is_empty() {
             assert_eq!(stranger.call(&method, &path, &Value::Null).status, 200, "{method} {path}");
             continue;
@@ -72,6 +72,7 @@ struct Tenant {
     delivery: String,
     key: String,
     job: String,
+    gate: String,
 }
 
 impl Tenant {
@@ -85,6 +86,8 @@ impl Tenant {
         client.publish(&json!({ "id": event, "source": "s", "type": "t" }));
         let deliveries = client.get("/v1/deliveries").expect(200);
         let job = client.post("/v1/dead-letters/replay", &Value::Null).expect(202);
+        let gate = format!("gate-of-{project}");
+        client.call("PUT", &format!("/v1/gates/{gate}"), &json!({ "rate": "1/s" })).expect(201);
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             client,
@@ -94,6 +97,7 @@ impl Tenant {
             delivery: text(&deliveries["items"][0]["id"]),
             key: text(&spare["id"]),
             job: text(&job["id"]),
+            gate,
         }
     }
 
@@ -106,13 +110,15 @@ impl Tenant {
             Some("keys") => &self.key,
             Some("jobs") => &self.job,
             Some("projects") => &self.project,
+            Some("gates") => &self.gate,
             _ => panic!("{path} has an id of an unknown kind: teach this test"),
         };
-        path.replace("{id}", id)
+        path.replace("{id}", id).replace("{name}", id)
     }
 
     fn everything(&self) -> Vec<Value> {
-        let lists = ["/v1/events", "/v1/subscribers", "/v1/deliveries", "/v1/keys", "/v1/dead-letters"];
+        let lists =
+            ["/v1/events", "/v1/subscribers", "/v1/deliveries", "/v1/keys", "/v1/dead-letters", "/v1/gates"];
         lists.map(|list| self.client.get(list).expect(200)).to_vec()
     }
 }
@@ -126,7 +132,7 @@ fn what_belongs_to_others_does_not_exist() {
     let mut count = 0;
     for (method, path, roles) in operations(&server.admin()) {
         // A declaration makes one's own, whoever else has the same id: see `files`.
-        if !path.contains("{id}") || method == "PUT" {
+        if !(path.contains("{id}") || path.contains("{name}")) || method == "PUT" {
             continue;
         }
         count += 1;
@@ -154,7 +160,7 @@ fn what_belongs_to_others_does_not_exist() {
     assert_eq!(victim.everything(), before, "nothing changed");
     for seen in intruder.everything() {
         let text = seen.to_string();
-        let theirs = [&victim.event, &victim.subscriber, &victim.delivery, &victim.key];
+        let theirs = [&victim.event, &victim.subscriber, &victim.delivery, &victim.key, &victim.gate];
         assert!(!theirs.into_iter().any(|id| text.contains(id.as_str())), "{text}");
     }
 }
@@ -194,6 +200,7 @@ fn fill_every_list(tenant: &Tenant) {
             let path = format!("/v1/catalog/services/{service}/types/t{n}");
             client.call("PUT", &path, &json!({ "description": "d" })).expect(201);
         }
+        client.call("PUT", &format!("/v1/gates/g{n}"), &json!({ "rate": "1/s" })).expect(201);
         client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
         client.post("/v1/trigger", &Value::Null).expect(202);
         let webhook = client.get("/v1/webhooks/subscribers").expect(200)["items"][0]["id"].clone();

@@ -169,3 +169,25 @@ fn jobs_begun_on_any_of_them_come_to_their_end() {
     ids.dedup();
     assert_eq!(ids.len(), 30, "a replay");
 }
+
+#[test]
+fn a_gate_is_one_for_all_of_them() {
+    const GATE: &str = "/v1/gates/api";
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    a.admin().call("PUT", GATE, &json!({ "rate": "1/h", "burst": 3 })).expect(201);
+    let acquire =
+        |server: &Server, query: &str| server.admin().post(&format!("{GATE}/acquire{query}"), &Value::Null);
+    for server in [&a, &b, &a] {
+        acquire(server, "?wait=5s").expect(200);
+    }
+    for server in [&a, &b] {
+        acquire(server, "").problem(429, "gate_busy");
+        assert_eq!(server.admin().get(GATE).expect(200)["tokens"], 0);
+    }
+    b.admin().call("PUT", GATE, &json!({ "rate": "1000/s", "burst": 100 })).expect(200);
+    acquire(&a, "?wait=5s").expect(200);
+    a.admin().post(&format!("{GATE}/penalize"), &json!({ "for": "60s" })).expect(200);
+    assert!(b.admin().get(GATE).expect(200)["penalized_until"].is_string(), "all know it");
+    acquire(&b, "").problem(429, "gate_busy");
+}

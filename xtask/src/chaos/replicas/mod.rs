@@ -7,6 +7,7 @@
 mod audience;
 mod cluster;
 pub(crate) mod folds;
+pub(crate) mod gate;
 mod nemesis;
 mod producers;
 mod receivers;
@@ -145,6 +146,7 @@ pub(crate) fn short() -> Result<String> {
         let plan = Plan { binary, span, faults, sabotage: Some(sabotage) };
         timed(format!("without {}", sabotage.name()), plan)?;
     }
+    told.push(gate::short(&mut services)?);
     Ok(told.join(", "))
 }
 

@@ -117,6 +117,7 @@ impl FaultyStore {
         history.version = changed.version;
         history.line(t, format_args!("configuration {} by {}", changed.version, name(change)));
         catalog::note_change(&mut history.catalogs, change);
+        gates::note_change(&mut history.gates, change, t);
         match change {
             Change::CreateSubscriber(new) => {
                 let spec = history.specs[&new.definition].clone();

@@ -14,18 +14,21 @@ use crate::failure::Failure;
 pub(crate) enum Kind {
     /// An event type of the catalog; applied first, since a strict project needs it.
     Type,
+    /// A gate; applied before the subscribers that pass it.
+    Gate,
     /// A subscriber.
     Subscriber,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are applied.
-    pub(crate) const ALL: [Self; 2] = [Self::Type, Self::Subscriber];
+    pub(crate) const ALL: [Self; 3] = [Self::Type, Self::Gate, Self::Subscriber];
 
     /// As it is written after `kind:`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Type => "type",
+            Self::Gate => "gate",
             Self::Subscriber => "subscriber",
         }
     }

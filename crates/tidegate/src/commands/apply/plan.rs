@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Map, Value, json};
 
+use tidegate_core::gate::{Gate, check_name};
+use tidegate_core::subscriber::Invalid;
+
 use super::documents::{Document, Kind};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -86,6 +89,7 @@ pub(crate) async fn plan(
             known.insert(kind, list(client, kind).await?);
         }
     }
+    check_gates(client, &documents, is_pruning).await?;
     let mut steps: Vec<Step> = Vec::new();
     for document in documents {
         let place = document.place.clone();
@@ -93,6 +97,7 @@ pub(crate) async fn plan(
         let step = match document.kind {
             Kind::Subscriber => plan_subscriber(client, document, existing).await,
             Kind::Type => plan_type(client, document).await,
+            Kind::Gate => plan_gate(document, existing),
         };
         let step = step.map_err(|failure| at(&place, failure))?;
         if steps.iter().any(|other| other.kind == step.kind && other.path == step.path) {
@@ -192,6 +197,49 @@ fn compare_type(current: Option<&Value>, wanted: &Map<String, Value>) -> (Change
     (if fields.is_empty() { Change::None } else { Change::Update }, fields)
 }
 
+/// What the documents say is there when the subscribers come: the server can not know of gates that are made with them.
+async fn check_gates(client: &mut Client, documents: &[Document], is_pruning: bool) -> Result<(), Failure> {
+    let of = |kind| documents.iter().filter(move |document| document.kind == kind);
+    let passes = |document: &&Document| document.members.contains_key("gate");
+    let Some(_) = of(Kind::Subscriber).find(passes) else { return Ok(()) };
+    let there = if is_pruning { Vec::new() } else { list(client, Kind::Gate).await? };
+    for document in of(Kind::Subscriber).filter(passes) {
+        let gate = &document.members["gate"];
+        let is_known = gate.is_null()
+            || there.iter().any(|known| known["name"] == *gate)
+            || of(Kind::Gate).any(|declared| declared.members.get("name") == Some(gate));
+        if !is_known {
+            let title = format!("{}: there is no gate {gate}", document.place);
+            return Err(Failure::usage(title).fix("add a document of `kind: gate`, or correct the name"));
+        }
+    }
+    Ok(())
+}
+
+/// Checked here as the server does, so that a mistake leaves everything before it unapplied.
+fn plan_gate(document: Document, existing: &[Value]) -> Result<Step, Failure> {
+    let mut body = document.members;
+    let Some(Value::String(name)) = body.remove("name") else {
+        return Err(Failure::usage("a gate needs a `name`"));
+    };
+    let wrong = |invalid: Invalid| Failure::usage(invalid.detail);
+    check_name(&name, "name").map_err(wrong)?;
+    let gate = Gate::parse(Value::Object(body.clone()).to_string().as_bytes()).map_err(wrong)?;
+    let current = existing.iter().find(|gate| gate["name"] == name.as_str());
+    let (change, fields) = compare_gate(current, gate);
+    let path = ["v1", "gates", &name].map(str::to_owned).to_vec();
+    Ok(Step { kind: Kind::Gate, name, change, fields, secret: None, path, body })
+}
+
+fn compare_gate(current: Option<&Value>, wanted: Gate) -> (Change, Vec<Value>) {
+    let Some(current) = current else { return (Change::Create, Vec::new()) };
+    let wanted = [("rate", json!(wanted.rate)), ("burst", json!(wanted.burst))];
+    let differing = wanted.into_iter().filter(|(field, to)| current[*field] != *to);
+    let fields: Vec<Value> =
+        differing.map(|(field, to)| json!({ "field": field, "from": current[field], "to": to })).collect();
+    (if fields.is_empty() { Change::None } else { Change::Update }, fields)
+}
+
 fn prune(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Vec<Step> {
     let mut gone = Vec::new();
     for (kind, resources) in known {
@@ -204,7 +252,7 @@ fn prune(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Vec<Step> {
             gone.push(Step { kind: *kind, name, change, fields, secret: None, path, body });
         }
     }
-    // Subscribers go before the types they were made for.
+    // Subscribers go before the gates they pass and the types they were made for.
     gone.reverse();
     gone
 }
@@ -215,6 +263,10 @@ fn address(kind: Kind, resource: &Value) -> Option<(String, Vec<String>)> {
         Kind::Subscriber => {
             let id = text("id")?;
             (id.clone(), vec!["v1".to_owned(), "subscribers".to_owned(), id])
+        }
+        Kind::Gate => {
+            let name = text("name")?;
+            (name.clone(), vec!["v1".to_owned(), "gates".to_owned(), name])
         }
         Kind::Type => {
             let (service, type_name) = (text("service")?, text("type")?);
@@ -228,6 +280,7 @@ fn address(kind: Kind, resource: &Value) -> Option<(String, Vec<String>)> {
 pub(crate) async fn list(client: &mut Client, kind: Kind) -> Result<Vec<Value>, Failure> {
     match kind {
         Kind::Subscriber => pages(client, &["v1", "subscribers"]).await,
+        Kind::Gate => pages(client, &["v1", "gates"]).await,
         Kind::Type => {
             let mut types = Vec::new();
             for service in pages(client, &["v1", "catalog", "services"]).await? {
@@ -265,6 +318,16 @@ mod tests {
         assert_eq!(of("A").unwrap(), "sub_1");
         assert_eq!(of("My service!").unwrap(), "my-service");
         assert!(of("B").is_err() && of("").is_err());
+    }
+
+    #[test]
+    fn a_gate_that_says_the_same_is_left_alone() {
+        let current = json!({"name":"g","rate":"3/s","burst":3,"updated_at":"x"});
+        let change = |wanted: &str| compare_gate(Some(&current), Gate::parse(wanted.as_bytes()).unwrap()).0;
+        assert_eq!(change(r#"{"rate":"3/s"}"#), Change::None);
+        assert_eq!(change(r#"{"rate":"3/s","burst":3}"#), Change::None);
+        assert_eq!(change(r#"{"rate":"4/s"}"#), Change::Update);
+        assert_eq!(change(r#"{"rate":"3/s","burst":9}"#), Change::Update);
     }
 
     #[test]

@@ -1,0 +1,490 @@
+//! Lines at gates: who waits for a token that many share, and who is next.
+//!
+//! Whoever has something to send through a gate stands in its line with the place of the delivery at the head of its
+//! queue: first come, first served, whichever subscriber or client it is. A gate takes turns like a subscriber; when it is
+//! its turn the first in line goes, if there is a token. Who turns out to have no place, or to wait for a rate of its own,
+//! steps aside without taking one and comes back to where it stood. A client that waits is a ticket in the same line.
+//!
+//! Does not: know what a gate is called, or talk to the other replicas: tokens of a shared gate are begged for like those
+//! of a shared rate.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::lineup::Lineup;
+use super::meter::{Meter, Wait};
+use super::{Schedule, Slot, Turn};
+use crate::gate::{Flow, Standing, pressure};
+use crate::id::{GateNo, SubscriberNo};
+use crate::limits::{GATE_CLIENTS_MAX, GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
+use crate::time::Timestamp;
+
+/// Who is so many tokens behind others steps back as far as anybody does.
+const COURTESY_STEPS: f64 = 4.0;
+
+/// A client's place in a line; no two have the same.
+pub type Ticket = u64;
+
+/// Somebody has passed a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Which gate.
+    pub gate: GateNo,
+    /// The client's ticket; absent when a delivery passed.
+    pub ticket: Option<Ticket>,
+    /// How long it stood in line.
+    pub waited: Duration,
+    /// The first after a recovery came to its end.
+    pub is_recovered: bool,
+}
+
+/// A penalty that the other replicas have to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    /// Which gate.
+    pub gate: GateNo,
+    /// What it is.
+    pub flow: Flow,
+    /// How long it gives nothing.
+    pub lasts: Duration,
+}
+
+/// Why a client may not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turnaway {
+    /// There is no such gate here.
+    Unknown,
+    /// Too many wait already.
+    Full,
+}
+
+/// How a line stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineView {
+    /// How the gate stands, as far as this process knows; with several of them the others may have taken since.
+    pub standing: Standing,
+    /// Subscribers in line.
+    pub subscribers: usize,
+    /// Deliveries that wait behind it in memory.
+    pub deliveries: usize,
+    /// Clients in line.
+    pub clients: usize,
+    /// How long half of the last ones waited at most.
+    pub wait_p50: Duration,
+    /// How long nearly all of the last ones waited at most.
+    pub wait_p99: Duration,
+    /// How many have passed.
+    pub passed: u64,
+    /// How often it was penalised.
+    pub penalties: u64,
+}
+
+/// Who stands in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Waiter {
+    Subscriber(SubscriberNo),
+    Client,
+}
+
+/// What a line does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody is in it.
+    Idle,
+    /// It waits for its turn.
+    InTurn,
+    /// It waits for a token of its own bucket.
+    Later,
+    /// It waits for tokens from elsewhere.
+    Begging,
+    /// The first in line waits for tokens of its own rate; what the gate has is kept for it as long as it lasts.
+    Held(SubscriberNo),
+}
+
+/// A gate and its line.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) meter: Meter,
+    pub(super) flow: Flow,
+    /// By when they became ready; and since when they stand here.
+    waiting: BTreeMap<(u64, Waiter), Timestamp>,
+    clients: usize,
+    state: State,
+    /// Nothing goes before, whatever the bucket says: others may not have heard of it yet.
+    closed_until: Timestamp,
+    is_recovering: bool,
+    waits: VecDeque<Duration>,
+    /// How long the last one that was given a token of the shared bucket had waited, wherever that was.
+    waited_elsewhere: Duration,
+    passed: u64,
+    penalties: u64,
+}
+
+impl Line {
+    fn new(flow: Flow, is_shared: bool, now: Timestamp) -> Self {
+        Self {
+            meter: Meter::new(Some(flow), is_shared, now),
+            flow,
+            waiting: BTreeMap::new(),
+            clients: 0,
+            state: State::Idle,
+            closed_until: Timestamp::default(),
+            is_recovering: false,
+            waits: VecDeque::new(),
+            waited_elsewhere: Duration::ZERO,
+            passed: 0,
+            penalties: 0,
+        }
+    }
+
+    fn change(&mut self, flow: Flow, now: Timestamp) {
+        self.flow = flow;
+        match &mut self.meter {
+            Meter::Own(bucket) => bucket.change(flow, now),
+            Meter::Shared(purse) => purse.flow = flow,
+            Meter::Free => {}
+        }
+    }
+
+    fn peek(&mut self, now: Timestamp) -> Result<(), Wait> {
+        if now < self.closed_until { Err(Wait::Until(self.closed_until)) } else { self.meter.peek(now) }
+    }
+
+    /// The one at this place goes with a token.
+    fn pass(&mut self, place: (u64, Waiter), now: Timestamp) -> Option<(Duration, bool)> {
+        self.meter.take(now).ok()?;
+        let waited = now.since(self.waiting.remove(&place)?);
+        self.clients -= usize::from(place.1 == Waiter::Client);
+        if self.waits.len() == GATE_WAITS_KEPT {
+            self.waits.pop_front();
+        }
+        self.waits.push_back(waited);
+        self.passed += 1;
+        let recovery = Duration::from_millis(3 * GATE_RECOVERY_STEP_MS);
+        let is_recovered = self.is_recovering && now >= self.closed_until.plus(recovery);
+        self.is_recovering &= !is_recovered;
+        Some((waited, is_recovered))
+    }
+
+    /// As far as this process knows.
+    fn standing(&self, now: Timestamp) -> Standing {
+        let mut standing = match &self.meter {
+            Meter::Own(bucket) => bucket.standing(now),
+            _ => Standing { eighths: 8, ..Standing::default() },
+        };
+        standing.penalized_for = standing.penalized_for.max(self.closed_until.since(now));
+        if !standing.penalized_for.is_zero() {
+            (standing.tokens, standing.eighths) = (0, 0);
+            standing.next_in = standing.next_in.max(standing.penalized_for);
+        }
+        standing
+    }
+
+    fn wait_of(&self, percent: usize) -> Duration {
+        let mut waits: Vec<Duration> = self.waits.iter().copied().collect();
+        waits.sort_unstable();
+        let place = (waits.len() * percent).div_ceil(100).saturating_sub(1);
+        waits.get(place).copied().unwrap_or_default()
+    }
+}
+
+impl Schedule {
+    /// Lets exactly these gates be, each as it is said. Clients at those that are gone wait in vain, and time out.
+    pub fn set_gates(&mut self, gates: &BTreeMap<GateNo, Flow>, now: Timestamp) {
+        let is_shared = self.shares_rates;
+        for (no, flow) in gates {
+            let line = self.lines.entry(*no).or_insert_with(|| Line::new(*flow, is_shared, now));
+            if line.flow != *flow {
+                line.change(*flow, now);
+                // Whatever it waits for may come sooner now.
+                self.reconsider(*no);
+            }
+        }
+        let gone: Vec<GateNo> = self.lines.keys().copied().filter(|no| !gates.contains_key(no)).collect();
+        for no in gone {
+            self.forget_slot(Slot::Gate(no));
+            self.lines.remove(&no);
+        }
+    }
+
+    /// A client joins a line.
+    pub fn queue_client(&mut self, gate: GateNo, now: Timestamp) -> Result<Ticket, Turnaway> {
+        let ticket = self.stamp();
+        let line = self.lines.get_mut(&gate).ok_or(Turnaway::Unknown)?;
+        if line.clients >= GATE_CLIENTS_MAX {
+            return Err(Turnaway::Full);
+        }
+        line.clients += 1;
+        line.waiting.insert((ticket, Waiter::Client), now);
+        self.wake(gate);
+        Ok(ticket)
+    }
+
+    /// A client has left a line; whether it was still in it.
+    pub fn leave_line(&mut self, gate: GateNo, ticket: Ticket) -> bool {
+        let Some(line) = self.lines.get_mut(&gate) else { return false };
+        let was_there = line.waiting.remove(&(ticket, Waiter::Client)).is_some();
+        line.clients -= usize::from(was_there);
+        was_there
+    }
+
+    /// Who passed since this was last asked.
+    pub fn take_passed(&mut self) -> Vec<Passed> {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// Nothing passes a gate until then; after that it recovers step by step.
+    pub fn penalize(&mut self, gate: GateNo, until: Timestamp, now: Timestamp) {
+        let is_shared = self.shares_rates;
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        line.penalties += 1;
+        line.close(until, now);
+        if let Meter::Own(bucket) = &mut line.meter {
+            bucket.penalize(until, now);
+        }
+        if is_shared {
+            self.penalties.push(Penalty { gate, flow: line.flow, lasts: until.since(now) });
+        }
+    }
+
+    /// What is known of the bucket that all share: it is penalised for so long yet, and whoever was last given something
+    /// there had waited for so long.
+    pub fn hear(&mut self, gate: GateNo, penalized_for: Duration, waited: Duration, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        line.waited_elsewhere = waited;
+        if !penalized_for.is_zero() {
+            line.close(now.plus(penalized_for), now);
+        }
+    }
+
+    /// How long the first in line has waited.
+    pub(super) fn waited_at(&self, gate: GateNo) -> Duration {
+        let first = self.lines.get(&gate).and_then(|line| line.waiting.first_key_value());
+        first.map_or(Duration::ZERO, |(_, since)| self.latest.since(*since))
+    }
+
+    /// How much later than it could a line asks for a token, if others have waited longer than its first: with several
+    /// processes whoever asks first is served first, and a moment is enough to let another one ask before.
+    pub(super) fn courtesy(&self, gate: GateNo, again: Timestamp) -> Duration {
+        let Some(line) = self.lines.get(&gate) else { return Duration::ZERO };
+        let Some((_, since)) = line.waiting.first_key_value() else { return Duration::ZERO };
+        let behind = line.waited_elsewhere.saturating_sub(again.since(*since));
+        let interval = line.flow.interval(8).max(Duration::from_micros(1));
+        let steps = behind.as_secs_f64() / interval.as_secs_f64();
+        let most = (interval / 4).min(Duration::from_millis(GATE_COURTESY_MAX_MS));
+        Duration::from_secs_f64(most.as_secs_f64() * (steps / COURTESY_STEPS).min(1.0))
+    }
+
+    /// Penalties that the others have not heard of yet.
+    pub fn take_penalties(&mut self) -> Vec<Penalty> {
+        std::mem::take(&mut self.penalties)
+    }
+
+    /// What a gate is.
+    pub fn gate_flow(&self, gate: GateNo) -> Option<Flow> {
+        self.lines.get(&gate).map(|line| line.flow)
+    }
+
+    /// How a gate and its line stand.
+    pub fn line(&self, gate: GateNo, now: Timestamp) -> Option<LineView> {
+        let line = self.lines.get(&gate)?;
+        let of_gate = self.lineups.values().filter(|lineup| lineup.terms.gate == Some(gate));
+        Some(LineView {
+            standing: line.standing(now),
+            subscribers: line.waiting.len() - line.clients,
+            deliveries: of_gate.map(Lineup::waiting).sum(),
+            clients: line.clients,
+            wait_p50: line.wait_of(50),
+            wait_p99: line.wait_of(99),
+            passed: line.passed,
+            penalties: line.penalties,
+        })
+    }
+
+    /// How many wait at all gates: subscribers and clients.
+    pub fn waiting_at_gates(&self) -> (usize, usize) {
+        let clients = self.lines.values().map(|line| line.clients).sum();
+        let all: usize = self.lines.values().map(|line| line.waiting.len()).sum();
+        (all - clients, clients)
+    }
+
+    /// How long somebody who joins a line now would wait.
+    pub fn line_pressure(&self, gate: GateNo, now: Timestamp) -> Duration {
+        let line = self.lines.get(&gate);
+        line.map_or(Duration::ZERO, |line| pressure(line.flow, line.standing(now), line.waiting.len()))
+    }
+
+    /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
+    pub fn gate_pressure(&self, subscriber: SubscriberNo, now: Timestamp) -> Duration {
+        let gate = self.lineups.get(&subscriber).and_then(|lineup| lineup.terms.gate);
+        let line = gate.and_then(|gate| self.lines.get(&gate));
+        line.map_or(Duration::ZERO, |line| {
+            // Its own deliveries stand behind one place.
+            let own = self.lineups[&subscriber].waiting().saturating_sub(1);
+            pressure(line.flow, line.standing(now), line.waiting.len() + own)
+        })
+    }
+
+    /// A subscriber takes its place in the line of its gate.
+    pub(super) fn join_line(&mut self, gate: GateNo, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        let (Some(stamp), Some(line)) = (lineup.head(), self.lines.get_mut(&gate)) else {
+            // What it had to send was given back meanwhile. (A gate is known before whoever names it.)
+            lineup.lined_up = false;
+            return;
+        };
+        lineup.seat = Some(stamp);
+        line.waiting.insert((stamp, Waiter::Subscriber(subscriber)), self.latest);
+        self.wake(gate);
+    }
+
+    /// It stands in line no longer.
+    pub(super) fn quit_line(&mut self, subscriber: SubscriberNo) {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        let (Some(gate), Some(stamp)) = (lineup.terms.gate, lineup.seat.take()) else { return };
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        line.waiting.remove(&(stamp, Waiter::Subscriber(subscriber)));
+        self.release_line(gate, subscriber);
+    }
+
+    /// Lets a line take part in the turns, unless it does or waits for something.
+    fn wake(&mut self, gate: GateNo) {
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        if line.state == State::Idle && !line.waiting.is_empty() {
+            line.state = State::InTurn;
+            self.turns.push_back(Slot::Gate(gate));
+        }
+    }
+
+    /// It waits for a time or for tokens that may be others by now: looks again at once.
+    fn reconsider(&mut self, gate: GateNo) {
+        self.forget_slot(Slot::Gate(gate));
+        if let Some(line) = self.lines.get_mut(&gate) {
+            line.meter.forget();
+            line.state = State::Idle;
+        }
+        self.wake(gate);
+    }
+
+    /// What it waited for has come.
+    pub(super) fn resume_line(&mut self, gate: GateNo) {
+        if let Some(line) = self.lines.get_mut(&gate) {
+            line.state = State::Idle;
+        }
+        self.wake(gate);
+    }
+
+    /// The first in line has heard about its own rate: the line goes on.
+    pub(super) fn release_line(&mut self, gate: GateNo, subscriber: SubscriberNo) {
+        if self.lines.get(&gate).is_some_and(|line| line.state == State::Held(subscriber)) {
+            self.resume_line(gate);
+        }
+    }
+
+    /// It is a gate's turn: the first in line goes, if there is a token.
+    pub(super) fn pick_at(&mut self, gate: GateNo, now: Timestamp) -> Option<Turn> {
+        loop {
+            let line = self.lines.get_mut(&gate)?;
+            line.state = State::Idle;
+            let (place, _) = line.waiting.first_key_value()?;
+            let place = *place;
+            if let Err(wait) = line.peek(now) {
+                line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
+                self.wait_for(Slot::Gate(gate), &wait);
+                return None;
+            }
+            match place {
+                (stamp, Waiter::Client) => self.let_pass(gate, place, Some(stamp), now),
+                (stamp, Waiter::Subscriber(subscriber)) => match self.ask_head(subscriber, stamp, now) {
+                    Ok(()) => {
+                        self.let_pass(gate, place, None, now);
+                        let turn = self.take_turn(subscriber);
+                        self.wake(gate);
+                        return Some(turn);
+                    }
+                    Err(Some(Wait::Tokens)) => {
+                        self.beggars.insert(Slot::Subscriber(subscriber));
+                        self.lines.get_mut(&gate)?.state = State::Held(subscriber);
+                        return None;
+                    }
+                    Err(aside) => self.step_aside(gate, place, aside),
+                },
+            }
+        }
+    }
+
+    fn let_pass(&mut self, gate: GateNo, place: (u64, Waiter), ticket: Option<Ticket>, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(&gate) else { return };
+        if let Some((waited, is_recovered)) = line.pass(place, now) {
+            self.passed.push(Passed { gate, ticket, waited, is_recovered });
+        }
+    }
+
+    /// Whether the first in line may go: nothing, if it has no business there any more; or what else it waits for.
+    fn ask_head(&mut self, subscriber: SubscriberNo, stamp: u64, now: Timestamp) -> Result<(), Option<Wait>> {
+        let lineup = self.lineups.get_mut(&subscriber).ok_or(None)?;
+        if !lineup.may_send() || lineup.head() != Some(stamp) {
+            return Err(None);
+        }
+        lineup.meter.take(now).map_err(Some)
+    }
+
+    /// The first in line goes away without a token; it comes back when it can, to where it belongs.
+    fn step_aside(&mut self, gate: GateNo, place: (u64, Waiter), wait: Option<Wait>) {
+        let (_, Waiter::Subscriber(subscriber)) = place else { return };
+        if let Some(line) = self.lines.get_mut(&gate) {
+            line.waiting.remove(&place);
+        }
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
+        lineup.seat = None;
+        match wait {
+            Some(wait) => self.wait_for(Slot::Subscriber(subscriber), &wait),
+            None => {
+                lineup.lined_up = false;
+                self.line_up(subscriber);
+            }
+        }
+    }
+
+    /// How many tokens a line could use at once: one for each that stands in it, and for the first all it could send.
+    pub(super) fn wanted_at(&self, gate: GateNo) -> u32 {
+        let Some(line) = self.lines.get(&gate) else { return 0 };
+        let Some(((_, first), _)) = line.waiting.first_key_value() else { return 0 };
+        let more = match first {
+            Waiter::Client => 1,
+            Waiter::Subscriber(subscriber) => {
+                self.lineups.get(subscriber).map_or(1, |lineup| lineup.usable().max(1))
+            }
+        };
+        let all = u32::try_from(line.waiting.len() - 1).unwrap_or(u32::MAX).saturating_add(more);
+        all.min(line.flow.burst())
+    }
+
+    /// Serves the clients at the head of a line; deliveries wait for their turn.
+    pub fn serve_clients(&mut self, gate: GateNo, now: Timestamp) {
+        while let Some(line) = self.lines.get_mut(&gate) {
+            match line.waiting.first_key_value() {
+                Some((place @ (ticket, Waiter::Client), _)) if now >= line.closed_until => {
+                    let (place, ticket) = (*place, *ticket);
+                    if !matches!(line.meter, Meter::Own(_)) || line.meter.peek(now).is_err() {
+                        return;
+                    }
+                    self.let_pass(gate, place, Some(ticket), now);
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Line {
+    fn close(&mut self, until: Timestamp, now: Timestamp) {
+        if until > now {
+            self.closed_until = self.closed_until.max(until);
+            self.is_recovering = true;
+        }
+        if let Meter::Shared(purse) = &mut self.meter {
+            purse.spend_all();
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Gates at the desk: clients that wait, penalties, and how a line stands.
+//!
+//! A client stands in the same line as deliveries; its place is given back when it goes away. Nobody waits here while holding
+//! a worker: a client waits in its own request.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::gate::Flow;
+use tidegate_core::id::{GateNo, SubscriberNo};
+use tidegate_core::limits::GATE_PENALTY_MAX_MS;
+use tidegate_core::schedule::{LineView, Passed, Ticket, Turnaway};
+use tidegate_core::time::Timestamp;
+use tidegate_store::coordination::BucketKey;
+use tokio::sync::oneshot;
+
+use super::Pipeline;
+use super::desk::Desk;
+use crate::metrics::Metrics;
+use crate::roster::Roster;
+
+/// How long a client that does not want to wait does so all the same where the token is elsewhere: one question.
+const ASK_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Why a client got no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such gate.
+    Unknown,
+    /// Too many wait already.
+    Full,
+    /// It has waited for as long as it wanted to; there may be one after this.
+    Late(Duration),
+    /// The process is on its way out.
+    Stopping,
+}
+
+/// A client's place in a line, given back when it is dropped.
+struct Place<'a> {
+    desk: &'a Desk,
+    gate: GateNo,
+    ticket: Ticket,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.desk.lock().leave_line(self.gate, self.ticket);
+        self.desk.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ticket);
+    }
+}
+
+impl Desk {
+    /// Counts what happens at gates.
+    pub fn counting(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = metrics;
+        self
+    }
+
+    /// Waits in the line of a gate for a token, no longer than that; says how long it took.
+    pub async fn acquire(&self, gate: GateNo, wait: Duration) -> Result<Duration, Refused> {
+        let acquired = self.stand_in_line(gate, wait).await;
+        if acquired.is_err() {
+            self.metrics.gate_turned_away();
+        }
+        acquired
+    }
+
+    async fn stand_in_line(&self, gate: GateNo, wait: Duration) -> Result<Duration, Refused> {
+        let began = self.clock.now();
+        let (sender, granted) = oneshot::channel();
+        let place = {
+            let mut schedule = self.lock();
+            let ticket = schedule.queue_client(gate, began).map_err(|turnaway| match turnaway {
+                Turnaway::Unknown => Refused::Unknown,
+                Turnaway::Full => Refused::Full,
+            })?;
+            self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, sender);
+            schedule.serve_clients(gate, began);
+            self.ring_if_hungry(schedule);
+            Place { desk: self, gate, ticket }
+        };
+        self.work.notify_one();
+        let wait = if self.is_sharing { wait.max(ASK_PATIENCE) } else { wait };
+        let waited = tokio::select! {
+            biased;
+            granted = granted => granted.map_err(|_| Refused::Stopping),
+            () = self.clock.doze_until(began.plus(wait)) => Err(Refused::Late(self.wait_at(gate))),
+        };
+        drop(place);
+        waited
+    }
+
+    /// How long it may take at a gate.
+    fn wait_at(&self, gate: GateNo) -> Duration {
+        let now = self.clock.now();
+        let schedule = self.lock();
+        schedule.line_pressure(gate, now)
+    }
+
+    /// Tells those who passed a gate.
+    pub(super) fn tell_passed(&self, passed: Vec<Passed>) {
+        for one in passed {
+            self.metrics.gate_passed(one.ticket.is_some(), one.waited);
+            if one.is_recovered {
+                tracing::info!(gate = self.gate_name(one.gate), "the gate has recovered");
+            }
+            let Some(ticket) = one.ticket else { continue };
+            let client = self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
+            // One that has gone away a moment ago has had its token.
+            let _ = client.map(|client| client.send(one.waited));
+        }
+    }
+
+    /// Nothing passes a gate until then, here at once and in the other processes as soon as they hear of it.
+    pub fn penalize(&self, gate: GateNo, until: Timestamp, why: &str) {
+        let now = self.clock.now();
+        let until = until.min(now.plus(Duration::from_millis(GATE_PENALTY_MAX_MS)));
+        if until <= now {
+            return;
+        }
+        self.metrics.gate_penalized();
+        tracing::warn!(gate = self.gate_name(gate), %until, why, "the gate is penalised");
+        let mut schedule = self.lock();
+        schedule.penalize(gate, until, now);
+        self.ring_if_hungry(schedule);
+    }
+
+    /// How a gate and its line stand, as far as this process knows.
+    pub fn line(&self, gate: GateNo) -> Option<LineView> {
+        let now = self.clock.now();
+        self.lock().line(gate, now)
+    }
+
+    /// Subscribers and clients that wait at gates.
+    pub fn waiting_at_gates(&self) -> (usize, usize) {
+        self.lock().waiting_at_gates()
+    }
+
+    /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
+    pub fn gate_pressure(&self, subscriber: SubscriberNo) -> Duration {
+        let now = self.clock.now();
+        self.lock().gate_pressure(subscriber, now)
+    }
+
+    /// Whether it has not heard yet of what this roster says.
+    pub fn is_behind(&self, roster: &Roster) -> bool {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).version < roster.version
+    }
+
+    fn gate_name(&self, gate: GateNo) -> String {
+        let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.gates.get(&gate).cloned().unwrap_or_default()
+    }
+}
+
+impl Pipeline {
+    /// Nothing passes a gate until then, in any process; returns when all can know it.
+    pub async fn penalize(&self, gate: GateNo, flow: Flow, until: Timestamp, why: &str) {
+        self.desk.penalize(gate, until, why);
+        let lasts = until.since(self.clock.now());
+        if let Some(coordination) = self.coordination.as_ref().filter(|_| !lasts.is_zero()) {
+            coordination.penalize(&BucketKey::gate(gate), flow, lasts).await;
+        }
+    }
+
+    /// How a gate and its line stand: tokens and penalties of all processes together, who waits in this one.
+    pub async fn line(&self, gate: GateNo, flow: Flow) -> Option<LineView> {
+        let mut line = self.desk.line(gate)?;
+        if let Some(coordination) = &self.coordination {
+            let looked = coordination.take(&BucketKey::gate(gate), flow, 0).await;
+            line.standing = looked.standing.unwrap_or(line.standing);
+        }
+        Some(line)
+    }
+}
