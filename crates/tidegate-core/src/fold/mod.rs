@@ -3,7 +3,7 @@
 //! A subscriber's [`Fold`] says when. Its events gather in a [`Window`] under a key ([`Key`]): until a time after the
 //! first (`window`), until nothing more came for a while (`quiet`), or until the next of regular times (`batch`); earlier
 //! when it is full or somebody asks. Then it closes and is a delivery. [`Book`] knows the windows that can still be joined
-//! and decides what an arrival does; the stores do what it says, in the transaction that accepts the event.
+//! and a [`Draft`] of it decides what an arrival does; the stores do what it says, in the transaction that accepts the event.
 //!
 //! Promises: every event that was let in is a member of exactly one window; a window closes once, never before its time
 //! and never later than its longest wait allows; what has begun to leave is never added to.
@@ -11,14 +11,16 @@
 
 mod book;
 mod definition;
+mod draft;
 mod key;
 mod render;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use book::{Arrival, Book, Closing, Decided, Draft, Member, Slot};
+pub use book::{Arrival, Book, Closing, Member, Slot};
 pub use definition::{Fold, Folded, Mode};
+pub use draft::{Decided, Draft};
 pub use key::Key;
 pub(crate) use render::join;
 pub use render::{Bundle, render};

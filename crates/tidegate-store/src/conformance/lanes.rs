@@ -54,7 +54,10 @@ async fn a_head_that_steps_aside_lets_the_others_pass(mut bench: Bench) {
     assert_eq!(drain(&bench, subscriber).await, ["a2", "a3"], "in order, without waiting for it");
     bench.now = later;
     let late = bench.claim_all(subscriber).await.remove(0);
-    assert_eq!((bodies(&[late.clone()]), late.lane, late.out_of_order), (vec!["a1".to_owned()], None, true));
+    assert_eq!(
+        (bodies(std::slice::from_ref(&late)), late.lane, late.out_of_order),
+        (vec!["a1".to_owned()], None, true)
+    );
     let (row, _) = bench.store().delivery(super::bench::PROJECT, late.delivery).await.unwrap().unwrap();
     assert!(row.out_of_order && row.attempts == 1);
     bench.deliver(&late).await;

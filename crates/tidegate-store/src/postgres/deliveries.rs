@@ -175,20 +175,6 @@ pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lan
     touched
 }
 
-/// Deliveries that failed too often leave their lanes to those behind them.
-pub(super) async fn step_aside(context: &Context<'_>, counted: &[DeliveryNo]) -> Asked<()> {
-    let aside = context.group.results.iter().filter(|finished| finished.steps_aside);
-    let mut ids: Vec<DeliveryNo> =
-        aside.map(|finished| finished.claim.delivery).filter(|id| counted.contains(id)).collect();
-    if ids.is_empty() {
-        return Ok(());
-    }
-    ids.sort_unstable();
-    let sql = "UPDATE deliveries SET lane = NULL, out_of_order = true WHERE id = ANY($1)";
-    context.conn.execute(sql, &[&ids]).await?;
-    Ok(())
-}
-
 const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
     SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
     JOIN deliveries d ON d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token

@@ -172,6 +172,20 @@ pub(super) async fn open_all(conn: &Conn, subscriber: SubscriberNo, now: Timesta
     Ok(())
 }
 
+/// Deliveries that failed too often leave their lanes to those behind them.
+pub(super) async fn step_aside(context: &Context<'_>, counted: &[DeliveryNo]) -> Asked<()> {
+    let aside = context.group.results.iter().filter(|finished| finished.steps_aside);
+    let mut ids: Vec<DeliveryNo> =
+        aside.map(|finished| finished.claim.delivery).filter(|id| counted.contains(id)).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    ids.sort_unstable();
+    let sql = "UPDATE deliveries SET lane = NULL, out_of_order = true WHERE id = ANY($1)";
+    context.conn.execute(sql, &[&ids]).await?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

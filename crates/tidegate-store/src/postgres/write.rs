@@ -230,7 +230,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     deliveries::freeze(context).await?;
     let results = Results::of(&group.results, group.now);
     let counted = finish(conn, &results, context.incarnation).await?;
-    deliveries::step_aside(context, &counted).await?;
+    lanes::step_aside(context, &counted).await?;
     let touched = deliveries::finished(context, &counted);
     lanes::let_next_go(context, &touched).await?;
     for (subscriber, since) in &group.streaks {
