@@ -242,7 +242,7 @@ async fn nothing_joins_what_one_process_sends_while_others_add() {
     let mut seen = BTreeSet::new();
     let mut deliveries = 0;
     loop {
-        let is_over = adders.iter().all(|adder| adder.is_finished());
+        let is_over = adders.iter().all(tokio::task::JoinHandle::is_finished);
         let now = later(if is_over { 100_000 } else { 10_000 });
         commit(&sender, Group { now, close: 10, ..Group::default() }).await;
         let jobs = claim(&sender, subscriber, now).await;
