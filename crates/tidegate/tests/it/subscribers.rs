@@ -31,7 +31,7 @@ fn a_subscriber_lives_from_post_to_delete_and_shows_its_secret_once() {
     assert_eq!(created["active"], true);
     assert_eq!(created["limits"], json!({ "concurrency": 16, "timeout": "30s" }));
     assert_eq!(created["retry"], json!({ "schedule": ["1m", "2m", "4m", "8m", "16m"] }));
-    assert_eq!(created["order"], json!({ "by": "none", "missing": "skip" }));
+    assert_eq!(created["order"], json!({ "by": "none", "missing": "skip", "on_failure": "block" }));
     assert_eq!(created["fold"], json!({ "mode": "each" }));
 
     let id = created["id"].as_str().expect("an id");
