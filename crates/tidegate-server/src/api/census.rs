@@ -24,6 +24,8 @@ pub(super) struct Figures {
     pub(super) all: Backlog,
     /// Subscriber by subscriber.
     pub(super) each: Vec<(SubscriberNo, Backlog)>,
+    /// Windows that gather, where that is known.
+    pub(super) windows: Option<u64>,
 }
 
 /// The last count, for everybody who asks.
@@ -68,7 +70,8 @@ impl Census {
 }
 
 async fn count(store: Arc<dyn Store>) -> Result<Figures> {
-    Ok(Figures { all: store.backlog().await?, each: store.backlogs().await? })
+    let (all, each) = (store.backlog().await?, store.backlogs().await?);
+    Ok(Figures { all, each, windows: store.windows_open().await? })
 }
 
 #[cfg(test)]
@@ -99,7 +102,7 @@ mod tests {
             let count = async move {
                 clock.pause(took).await;
                 let waiting = counts.fetch_add(1, Ordering::Relaxed) + 1;
-                Ok(Figures { all: Backlog { waiting, ..Backlog::default() }, each: Vec::new() })
+                Ok(Figures { all: Backlog { waiting, ..Backlog::default() }, ..Figures::default() })
             };
             self.census.known_or(&self.clock, count).await.expect("it counts").all.waiting
         }

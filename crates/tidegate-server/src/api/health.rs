@@ -195,7 +195,7 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         backlogs: known.as_ref().map_or(&[], |known| &known.figures.each),
         sizes: known.as_ref().map_or(&[], |known| &known.sizes),
         streams: app.parts.watch.open(),
-        windows: known.as_ref().and_then(|known| known.windows),
+        windows: known.as_ref().and_then(|known| known.figures.windows),
         at_gates: desk.waiting_at_gates(),
         is_store_up: known.is_some(),
         standing: &app.parts.standing,
@@ -217,7 +217,6 @@ struct Known {
     figures: Arc<Figures>,
     sizes: Vec<StorePart>,
     vitals: Vec<Vital>,
-    windows: Option<u64>,
 }
 
 /// Nothing, when it does not answer: the scrape tells so, and the rest.
@@ -228,11 +227,11 @@ async fn look(app: &App) -> Option<Known> {
     }
     let asked = async {
         let figures = app.census.figures(store, clock).await?;
-        Ok::<_, tidegate_store::Error>((figures, store.sizes().await?, store.windows_open().await?))
+        Ok::<_, tidegate_store::Error>((figures, store.sizes().await?))
     };
     match asked.await {
-        Ok((figures, sizes, windows)) => {
-            Some(Known { figures, sizes, vitals: app.vitals.look(&**store, clock).await, windows })
+        Ok((figures, sizes)) => {
+            Some(Known { figures, sizes, vitals: app.vitals.look(&**store, clock).await })
         }
         Err(error) => {
             tracing::warn!(%error, "a scrape can not look into the store");
