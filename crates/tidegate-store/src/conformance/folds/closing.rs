@@ -209,6 +209,9 @@ async fn too_many_windows_close_the_oldest(bench: Bench) {
     let gone: Vec<String> = drain(&bench, subscriber).await.into_iter().map(|(_, ids)| ids).collect();
     assert_eq!(gone, ["2", "3", "5", "6"], "also those of the same group");
     assert!(bench.claim_all(theirs).await.is_empty(), "others have their own");
+    bench.store().limit_windows(2);
+    bench.send([draft("10").folded(subscriber, &terms, "10")]).await;
+    assert_eq!(open(&bench).await.len(), 2, "as many close as it takes");
 }
 
 async fn keys_and_subscribers_are_apart(mut bench: Bench) {

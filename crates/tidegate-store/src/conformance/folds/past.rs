@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_replay_that_fills_what_waits_is_carried_by_it,
         a_replayed_event_joins_once,
         a_job_folds_what_it_replays,
+        jobs_side_by_side_fill_one_window_and_a_restart_finds_it,
         a_job_finds_what_folds_carried,
         a_dead_letter_is_tried_again_as_it_was,
     ]
@@ -216,6 +217,44 @@ async fn a_job_folds_what_it_replays(mut bench: Bench) {
     let expected =
         told(&[(ClosedBy::MaxEvents, "1 2 3"), (ClosedBy::MaxEvents, "4 5 live"), (ClosedBy::Quiet, "live")]);
     assert_eq!(drain(&bench, subscriber).await, expected);
+}
+
+/// A window may be older than what is replayed into it, and what comes first is not what was accepted first.
+async fn jobs_side_by_side_fill_one_window_and_a_restart_finds_it(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(60_000);
+    let names = ["1", "2", "3", "4"];
+    for (n, name) in names.iter().enumerate() {
+        bench.send([draft(*name)]).await;
+        if n == 0 {
+            let job = start(&bench, "job_0", replays(subscriber, Past::Any)).await;
+            run(&bench, job, &terms, 0).await;
+        }
+    }
+    for (n, name) in ["3", "2", "4"].into_iter().enumerate() {
+        let job = start(&bench, &format!("job_{}", n + 1), replays(subscriber, Past::Any)).await;
+        let row = bench.store().job_by_no(job).await.unwrap().expect("it runs");
+        let step = JobStep {
+            job,
+            project: PROJECT,
+            version: bench.version().await,
+            after: row.after,
+            through: row.scope.until,
+            until: row.scope.until,
+            looked: 1,
+            replays: vec![(seq(&bench, name).await, route(subscriber, &terms, "a", 0))],
+            retries: Vec::new(),
+            failure: None,
+        };
+        bench.commit(Group { steps: vec![step], ..Group::default() }).await;
+    }
+    let gathering = open(&bench).await;
+    assert_eq!(gathering[0].count, 4);
+    bench.reopen().await;
+    assert_eq!(open(&bench).await, gathering);
+    bench.pass(60_000);
+    close(&bench).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2 3 4")]));
 }
 
 async fn a_job_finds_what_folds_carried(mut bench: Bench) {

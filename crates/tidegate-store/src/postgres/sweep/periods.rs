@@ -36,13 +36,13 @@ const NEEDED: &str =
             WHERE m.event = e.seq AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1) IS NOT NULL)";
 
 /// A table that holds, or held, one period.
-struct Table {
+pub(super) struct Table {
     period: i64,
     is_attached: bool,
 }
 
 /// Events that must outlive their period.
-struct Needed {
+pub(super) struct Needed {
     seqs: BTreeSet<Seq>,
     /// All deliveries up to this number have been looked at.
     mark: i64,
@@ -50,7 +50,7 @@ struct Needed {
 
 impl Step<'_> {
     /// Tables of one kind, oldest first.
-    async fn tables(&self, kind: &str) -> Asked<Vec<Table>> {
+    pub(super) async fn tables(&self, kind: &str) -> Asked<Vec<Table>> {
         let sql = "SELECT substr(c.relname, length($1) + 2)::bigint, EXISTS
                 (SELECT 1 FROM pg_inherits i WHERE i.inhrelid = c.oid) FROM pg_class c
             WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
@@ -137,7 +137,7 @@ impl Step<'_> {
     }
 
     /// The events of a period that are needed, if they are few enough to be moved.
-    async fn needed(&self, table: &Table) -> Asked<Option<Needed>> {
+    pub(super) async fn needed(&self, table: &Table) -> Asked<Option<Needed>> {
         let sql = format!(
             "SELECT count(*), max(seq), array_agg(seq) FILTER (WHERE is_needed),
                 coalesce(sum(bytes) FILTER (WHERE is_needed), 0)::bigint
@@ -186,7 +186,7 @@ impl Step<'_> {
     }
 
     /// Whether it could be done: whoever reads or writes events right now may take too long.
-    async fn detach_events(&self, table: &Table, mut needed: Needed) -> Asked<bool> {
+    pub(super) async fn detach_events(&self, table: &Table, mut needed: Needed) -> Asked<bool> {
         self.detaching(async {
             let name = name("events", table);
             self.detach("events", &name).await?;

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::delivery::Job;
+use tidegate_core::fold::{Appending, Key, Mode, Terms as FoldTerms};
+use tidegate_core::id::SubscriberNo;
+use tidegate_core::payload::Payload;
 use tidegate_core::retention::Retention;
 use tidegate_core::route::Route;
-use tidegate_core::time::Timestamp;
+use tidegate_core::time::{Span, Timestamp};
 
 use super::periods::MOVED_MAX;
-use super::{PAST, RETENTION};
+use super::{PAST, RETENTION, Step};
 use crate::conformance::Harness;
 use crate::conformance::bench::{Bench, PROJECT, draft, statuses};
 use crate::postgres::connect::Target;
@@ -232,4 +235,109 @@ async fn a_period_waits_for_whoever_is_about_to_need_it() {
 #[tokio::test]
 async fn what_outlived_its_period_waits_for_whoever_is_about_to_need_it() {
     is_kept_for_a_replay(true).await;
+}
+
+/// Into a window of a lane.
+fn into_lane(subscriber: SubscriberNo) -> Route {
+    let mode = Mode::Window { window: Span::from_ms(60_000) };
+    let terms = FoldTerms {
+        mode,
+        max_events: 100,
+        max_bytes: 1 << 20,
+        leading: false,
+        adaptive: false,
+        payload: Payload::Full,
+    };
+    let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
+    Route { subscriber, lane: Some(7), fold: Some(Box::new(appending)) }
+}
+
+/// Two events that were delivered long ago, of which the second is sent again and waits in a lane, in a fold that takes more.
+async fn old_events_and_a_fold(place: &Arc<Place>, outlived: bool) -> (Bench, Vec<Job>) {
+    let mut bench = Bench::new(Arc::clone(place) as Arc<dyn Harness>).await;
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber), draft("2").to(subscriber)]).await;
+    let jobs = bench.claim_all(subscriber).await;
+    bench.pass(EVENTS);
+    if outlived {
+        swept(&bench).await;
+    }
+    for job in &jobs {
+        bench.deliver(job).await;
+    }
+    let again = replay_of(&bench, &jobs[1]).await;
+    bench.store().replay(again, bench.now).await.unwrap();
+    (bench, jobs)
+}
+
+async fn replay_of(bench: &Bench, job: &Job) -> Replay {
+    let routes = vec![into_lane(job.subscriber)];
+    Replay { project: PROJECT, event: job.event, routes, version: bench.version().await }
+}
+
+/// Nothing is missing from the fold that both have joined.
+async fn check_fold(bench: &Bench, subscriber: SubscriberNo) {
+    bench.audit().await;
+    let job = bench.claim_one(subscriber).await;
+    let bundle = bench.store().bundle(job.fold.expect("it is a fold")).await.unwrap();
+    assert_eq!(bundle.expect("it has closed").events.len(), 2);
+}
+
+/// It joins a fold that is older than retention's look: only what joined since tells of it.
+#[tokio::test]
+async fn what_joins_a_fold_while_its_period_is_looked_through_stays() {
+    let place = Place::new();
+    let (bench, jobs) = old_events_and_a_fold(&place, false).await;
+    let mut conn = place.session().await;
+    conn.begin().await.unwrap();
+    let periods = Periods { length: Duration::from_secs(1), bits: BITS };
+    let (space, now, out) = (place.target().space(), bench.now, Swept::default());
+    let step = Step { conn: &conn, space, periods, terms: terms(), now, limit: 100, out };
+    let table = step.tables("events").await.unwrap().remove(0);
+    let needed = step.needed(&table).await.unwrap().expect("few are");
+    bench.store().replay(replay_of(&bench, &jobs[0]).await, bench.now).await.unwrap();
+    assert!(step.detach_events(&table, needed).await.unwrap());
+    conn.commit().await.unwrap();
+    check_fold(&bench, jobs[0].subscriber).await;
+}
+
+#[tokio::test]
+async fn whatever_waits_for_whoever_is_about_to_fold_it() {
+    for outlived in [false, true] {
+        let place = Place::new();
+        let (bench, jobs) = old_events_and_a_fold(&place, outlived).await;
+        let (mut other, space) = (place.session().await, place.target().space());
+        other.begin().await.unwrap();
+        replay::replay(&other, space, &replay_of(&bench, &jobs[0]).await, bench.now).await.unwrap();
+        let from = if outlived { 0 } else { (jobs[0].event >> BITS << BITS) - 1 };
+        let sweeping = tokio::spawn(round(Arc::clone(bench.store()), Sweep::Events(from), bench.now));
+        wait_for_retention(&place, space, || sweeping.is_finished()).await;
+        other.commit().await.unwrap();
+        assert_eq!(sweeping.await.unwrap(), 0);
+        check_fold(&bench, jobs[0].subscriber).await;
+    }
+}
+
+/// Members are dropped with their events, and those of events that outlive their period stay.
+#[tokio::test]
+async fn members_go_with_the_period_of_their_events() {
+    let place = Place::new();
+    let (mut bench, jobs) = old_events_and_a_fold(&place, false).await;
+    let members = "SELECT count(*) FROM members";
+    assert_eq!(swept(&bench).await, 1, "the other one is needed");
+    let there = "SELECT count(*) FROM pg_class WHERE relname ~ '^members_[0-9]+$' AND relkind = 'r'
+        AND relnamespace = current_schema()::regnamespace AND relname < 'members_' || (SELECT period - 1 FROM installation)";
+    assert_eq!((place.count(members).await, place.count(there).await), (1, 0));
+    let job = bench.claim_one(jobs[0].subscriber).await;
+    let seals = vec![crate::Seal {
+        project: PROJECT,
+        window: job.fold.expect("it is a fold"),
+        claim: crate::Claim { delivery: job.delivery, token: job.token },
+    }];
+    bench.commit(crate::Group { seals, ..crate::Group::default() }).await;
+    bench.deliver(&job).await;
+    assert_eq!((swept(&bench).await, place.count(members).await), (1, 0));
+    bench.pass(DELIVERIES);
+    swept(&bench).await;
+    assert_eq!(place.count("SELECT count(*) FROM windows").await, 0);
 }
