@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Handle};
 
 use super::acts::Site;
 use super::dice::Dice;
-use super::history::{Ended, Histories};
+use super::history::{Ended, Histories, Truth};
 use super::life::Life;
 use super::plan::{Act, Crash, END_T, Plan};
 use super::receivers::Receivers;
@@ -314,7 +314,9 @@ impl World {
     fn inactive(&self) -> Vec<(String, bool)> {
         let history = self.history.lock();
         let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
-        let meant = inactive.filter(|truth| Some(&truth.id) != self.plan.left_paused.as_ref());
+        // Whoever is to stay paused may have come too late to be paused.
+        let is_left = |truth: &&Truth| !truth.is_wanted && Some(&truth.id) == self.plan.left_paused.as_ref();
+        let meant = inactive.filter(|truth| !is_left(truth));
         meant.map(|truth| (truth.id.clone(), truth.is_wanted)).collect()
     }
 
