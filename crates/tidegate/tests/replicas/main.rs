@@ -15,6 +15,7 @@ mod server;
 mod cluster;
 
 mod doctor;
+mod folds;
 mod keys;
 mod lives;
 mod together;
