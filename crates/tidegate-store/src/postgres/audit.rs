@@ -137,7 +137,7 @@ const FOLD_RULES: [(&str, &str); 8] = [
         "a window that closed is one delivery, and a fold was one window",
         "SELECT no::text FROM windows w WHERE (stage IN (1, 2)) <> (delivery IS NOT NULL) OR delivery IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.id = w.delivery AND d.fold = w.no AND d.event = w.first
-                AND d.subscriber = w.subscriber AND d.lane IS NOT DISTINCT FROM w.lane AND (d.replay > 0) = w.replay)
+                AND d.subscriber = w.subscriber AND (d.out_of_order OR d.lane IS NOT DISTINCT FROM w.lane) AND (d.replay > 0) = w.replay)
          UNION ALL SELECT id::text FROM deliveries d WHERE fold IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM windows w WHERE w.no = d.fold AND w.delivery = d.id)",
     ),

@@ -1,9 +1,11 @@
 //! Any history: random sequences of groups, retries, backfill steps and restarts against a small model.
 //!
-//! The model (`model.rs`) knows each delivery, who holds it and whose turn it is in its lane; it knows no SQL. After
+//! The model (`model.rs`) knows each delivery, who holds it and whose turn it is in its lane, and what went to the
+//! subscribers that fold (`folds.rs`); it knows no SQL. After
 //! every step the store's answers, its lists and its rows must be what the model says; in the end everything is
 //! delivered, lane by lane in the order of acceptance. `PROPTEST_CASES` sets how many histories are tried.
 
+mod folds;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod model;
@@ -44,6 +46,18 @@ struct GroupStep {
     sent: Vec<Sent>,
     refills: Vec<(u8, u8)>,
     room: u8,
+    folds: FoldStep,
+}
+
+/// What a group does with folds.
+#[derive(Clone, Debug, Default)]
+struct FoldStep {
+    /// How many windows it closes at most.
+    close: u8,
+    /// Which of those in hand begin to leave.
+    seals: Vec<Pick>,
+    /// How attempts at those that have begun to leave end.
+    results: Vec<(Pick, Outcome)>,
 }
 
 /// How an attempt ends.
@@ -61,6 +75,8 @@ struct Sent {
     id: u8,
     content: bool,
     to: [bool; 3],
+    /// To the subscribers that fold.
+    folded: [bool; 2],
     lane: u8,
 }
 
@@ -74,8 +90,15 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    (0u8..60, prop::bool::weighted(0.9), prop::array::uniform3(prop::bool::weighted(0.7)), 0u8..3)
-        .prop_map(|(id, content, to, lane)| Sent { id, content, to, lane })
+    let to = prop::array::uniform3(prop::bool::weighted(0.7));
+    let folded = prop::array::uniform2(prop::bool::weighted(0.7));
+    (0u8..60, prop::bool::weighted(0.9), to, folded, 0u8..3)
+        .prop_map(|(id, content, to, folded, lane)| Sent { id, content, to, folded, lane })
+}
+
+fn folds() -> impl Strategy<Value = FoldStep> {
+    (0u8..4, vec(any::<Pick>(), 0..3), vec((any::<Pick>(), outcome()), 0..3))
+        .prop_map(|(close, seals, results)| FoldStep { close, seals, results })
 }
 
 fn group() -> impl Strategy<Value = GroupStep> {
@@ -84,16 +107,18 @@ fn group() -> impl Strategy<Value = GroupStep> {
         vec(any::<Pick>(), 0..2),
         prop::option::of(1u8..5),
         vec(sent(), 0..4),
-        vec((0u8..3, 0u8..4), 0..3),
+        vec((0u8..5, 0u8..4), 0..3),
         0u8..3,
+        folds(),
     )
-        .prop_map(|(results, released, backfill, sent, refills, room)| GroupStep {
+        .prop_map(|(results, released, backfill, sent, refills, room, folds)| GroupStep {
             results,
             released,
             backfill,
             sent,
             refills,
             room,
+            folds,
         })
 }
 

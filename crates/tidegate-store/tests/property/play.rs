@@ -15,8 +15,9 @@ use tidegate_store::{
     Finished, Group, NewSubscriber, Refill, Room, RoutedUnit, Store, Submission, UnitStatus,
 };
 
+use crate::folds::Folds;
 use crate::model::{Model, State};
-use crate::{GroupStep, Outcome, Pick, Sent, Step};
+use crate::{FoldStep, GroupStep, Outcome, Pick, Sent, Step};
 
 const PROJECT: i64 = 1;
 const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
@@ -47,6 +48,7 @@ struct Stage<'a> {
     lanes: Vec<i64>,
     /// The event's place by its number in the store.
     places: BTreeMap<i64, usize>,
+    folds: Folds,
 }
 
 impl<'a> Stage<'a> {
@@ -60,7 +62,12 @@ impl<'a> Stage<'a> {
             subscribers: Vec::new(),
             lanes: Vec::new(),
             places: BTreeMap::new(),
+            folds: Folds::default(),
         };
+        for id in ["folding", "folding in lanes"] {
+            let no = stage.create(id, None).await;
+            stage.folds.subscribers.push(no);
+        }
         stage.subscribe("free", None).await;
         stage.subscribe("ordered", None).await;
         stage
@@ -71,6 +78,11 @@ impl<'a> Stage<'a> {
     }
 
     async fn subscribe(&mut self, id: &str, backfill_from: Option<Timestamp>) {
+        let no = self.create(id, backfill_from).await;
+        self.subscribers.push(no);
+    }
+
+    async fn create(&self, id: &str, backfill_from: Option<Timestamp>) -> i64 {
         let new = NewSubscriber {
             project: PROJECT,
             id: id.to_owned(),
@@ -82,7 +94,7 @@ impl<'a> Stage<'a> {
             backfill_from,
         };
         let changed = self.store().change(Change::CreateSubscriber(new), self.now).await;
-        self.subscribers.push(changed.expect("the subscriber is fine").no);
+        changed.expect("the subscriber is fine").no
     }
 
     async fn act(&mut self, step: &Step) {
@@ -98,6 +110,7 @@ impl<'a> Stage<'a> {
             Step::Restart => {
                 drop(self.store.take());
                 self.model.restart();
+                self.folds.restart();
                 self.store = Some(self.harness.open(self.now).await);
             }
             Step::Retry(index) => {
@@ -121,25 +134,28 @@ impl<'a> Stage<'a> {
     async fn rows(&self) -> BTreeMap<(i64, usize), DeliveryRow> {
         let filter = DeliveryFilter { limit: 100_000, ..Default::default() };
         let rows = self.store().deliveries(PROJECT, filter).await.expect("the store works").items;
+        let rows = rows.into_iter().filter(|row| row.fold.is_none());
         let place = |id: &str| self.model.events.iter().position(|(known, _)| known == id).expect("accepted");
-        rows.into_iter().map(|row| ((row.subscriber, place(&row.events[0])), row)).collect()
+        rows.map(|row| ((row.subscriber, place(&row.events[0])), row)).collect()
     }
 
     async fn commit(&mut self, step: &GroupStep) {
-        let results = self.results(step);
+        let mut results = self.results(step);
+        results.extend(self.folds.results(&step.folds, self.now));
         let released = self.released(step);
         let backfill = match step.backfill {
             Some(limit) => self.backfill(usize::from(limit)).await,
             None => None,
         };
         let mut room = Room::new(PLENTY);
-        self.subscribers.iter().for_each(|no| room.set(*no, usize::from(step.room)));
+        let everyone = self.subscribers.iter().chain(&self.folds.subscribers);
+        everyone.for_each(|no| room.set(*no, usize::from(step.room)));
         let submissions: Vec<_> = step.sent.iter().map(|sent| self.submission(sent)).collect();
         let refills: Vec<Refill> = step
             .refills
             .iter()
-            .filter_map(|(who, jobs)| Some((self.subscribers.get(usize::from(*who))?, jobs)))
-            .map(|(subscriber, jobs)| Refill { subscriber: *subscriber, jobs: usize::from(*jobs) })
+            .filter_map(|(who, jobs)| Some((self.anybody(usize::from(*who))?, jobs)))
+            .map(|(subscriber, jobs)| Refill { subscriber, jobs: usize::from(*jobs) })
             .collect();
         let expected: Vec<UnitStatus> = step.sent.iter().map(|sent| self.accept(sent)).collect();
         let backfills = backfill.into_iter().collect();
@@ -153,8 +169,11 @@ impl<'a> Stage<'a> {
             submissions,
             refills,
             room,
+            seals: self.folds.seals(&step.folds),
+            close: usize::from(step.folds.close),
             ..Group::default()
         };
+        let seals = group.seals.clone();
         let committed = self.store().commit(Arc::new(group)).await.expect("the store works");
         let told: Vec<UnitStatus> = committed
             .submissions
@@ -163,7 +182,15 @@ impl<'a> Stage<'a> {
             .collect();
         assert_eq!(told, expected);
         assert_eq!(committed.stale, 0, "every result came by a valid claim");
+        assert!(committed.unsealed.is_empty(), "every seal came by a valid claim");
+        self.folds.sealed(&**self.store.as_ref().expect("the store is open"), &seals).await;
         self.take(committed).await;
+    }
+
+    /// The first three, then those that fold.
+    fn anybody(&self, who: usize) -> Option<i64> {
+        let folding = who.checked_sub(3).and_then(|who| self.folds.subscribers.get(who));
+        self.subscribers.get(who).filter(|_| who < 3).or(folding).copied()
     }
 
     /// Results for some of what is held; the model takes them at once, as they come first in a group.
@@ -253,7 +280,9 @@ impl<'a> Stage<'a> {
             id: id.clone(),
         };
         let routes = self.routes(sent);
-        let routes = routes.into_iter().map(|(subscriber, lane)| Route::alone(subscriber, lane)).collect();
+        let routes = routes.into_iter().map(|(subscriber, lane)| Route::alone(subscriber, lane));
+        // Those that fold were made first.
+        let routes = self.folds.routes(sent).into_iter().chain(routes).collect();
         let unit = RoutedUnit {
             unit: Unit { events: vec![event], fingerprint: print.finish() },
             routes: vec![routes],
@@ -269,6 +298,7 @@ impl<'a> Stage<'a> {
         let status = self.model.accept(&id, &content, &routes, self.now);
         if status == UnitStatus::Accepted {
             self.lanes.push(i64::from(sent.lane));
+            self.folds.accept(sent, &id);
         }
         status
     }
@@ -281,6 +311,10 @@ impl<'a> Stage<'a> {
             self.places.insert(row.seq, place);
         }
         for job in committed.jobs {
+            if job.fold.is_some() {
+                self.folds.take(job);
+                continue;
+            }
             let place = self.places[&job.event];
             self.model.claim(job, place, self.now);
         }
@@ -299,6 +333,7 @@ impl<'a> Stage<'a> {
         let expected: BTreeMap<_, _> =
             self.model.rows.iter().map(|(key, row)| (*key, (row.status(), row.attempts))).collect();
         assert_eq!(told, expected);
+        self.folds.compare(&**self.store()).await;
         let violations = self.harness.audit().await;
         assert!(violations.is_empty(), "{violations:#?}");
     }
@@ -313,6 +348,7 @@ impl<'a> Stage<'a> {
                 sent: vec![],
                 refills,
                 room: 0,
+                folds: FoldStep::default(),
             })
         };
         self.act(&Step::Restart).await;
@@ -327,6 +363,7 @@ impl<'a> Stage<'a> {
             self.act(&group(vec![], vec![(0, Outcome::Delivered); held])).await;
         }
         self.compare().await;
+        self.folds.finish(&**self.store.as_ref().expect("the store is open"), self.now).await;
         let stuck: Vec<_> =
             self.model.rows.values().filter(|row| matches!(row.state, State::Waiting)).collect();
         assert!(stuck.is_empty(), "{stuck:#?}");
