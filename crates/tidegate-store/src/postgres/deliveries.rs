@@ -8,7 +8,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
 use tidegate_core::delivery::{Job, Status};
-use tidegate_core::fold::Closing;
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
 use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
@@ -215,25 +214,6 @@ fn job(row: &Row) -> Job {
         replay: row.get(10),
         out_of_order: row.get(12),
         fold: row.get(11),
-    }
-}
-
-/// A window that closed, claimed for memory. What it carries is asked for when it is sent.
-pub(super) fn fold_job(closing: &Closing, now: Timestamp) -> Job {
-    Job {
-        delivery: closing.delivery,
-        project: closing.project,
-        subscriber: closing.subscriber,
-        event: closing.first,
-        lane: closing.lane,
-        attempts: 0,
-        tries: 0,
-        token: 1,
-        accepted_at: now,
-        replay: closing.replay,
-        out_of_order: false,
-        fold: Some(closing.window),
-        body: Bytes::new(),
     }
 }
 

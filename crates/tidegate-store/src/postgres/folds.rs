@@ -14,6 +14,8 @@ mod rows;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use bytes::Bytes;
+use tidegate_core::delivery::Job;
 use tidegate_core::fold::{
     Appending, Arrival, Book, ClosedBy, Closing, Decided, Draft, Slot, Stage, Terms, Window,
 };
@@ -25,7 +27,7 @@ use tokio_postgres::Row;
 use self::past::Past;
 use self::rows::{insert, write};
 use super::db::{Asked, Conn};
-use super::deliveries::{self, CLAIMED, DUE, WAITING};
+use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::lanes::{self, Lanes};
 use super::write::{Context, DRAW};
 use crate::{ClosedWindow, Error, Group};
@@ -440,6 +442,25 @@ fn keep_count(tally: &mut Tally, decided: &Decided) {
     }
 }
 
+/// A window that closed, claimed for memory. What it carries is asked for when it is sent.
+fn job(closing: &Closing, now: Timestamp) -> Job {
+    Job {
+        delivery: closing.delivery,
+        project: closing.project,
+        subscriber: closing.subscriber,
+        event: closing.first,
+        lane: closing.lane,
+        attempts: 0,
+        tries: 0,
+        token: 1,
+        accepted_at: now,
+        replay: closing.replay,
+        out_of_order: false,
+        fold: Some(closing.window),
+        body: Bytes::new(),
+    }
+}
+
 /// Those outside lanes go straight to memory if there is room; in a lane each waits for its turn, which may be now.
 async fn deliver(context: &mut Context<'_>, closings: &[Closing]) -> Asked<()> {
     let mut statuses = Vec::with_capacity(closings.len());
@@ -454,7 +475,7 @@ async fn deliver(context: &mut Context<'_>, closings: &[Closing]) -> Asked<()> {
     insert(context.conn, closings, &statuses, now, life).await?;
     for (closing, status) in closings.iter().zip(statuses) {
         match status {
-            CLAIMED => context.out.jobs.push(deliveries::fold_job(closing, now)),
+            CLAIMED => context.out.jobs.push(job(closing, now)),
             DUE => {
                 context.spilled.insert(closing.subscriber);
             }
