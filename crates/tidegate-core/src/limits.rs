@@ -155,6 +155,8 @@ pub const WINDOW_DEFAULT_MS: u64 = 60_000;
 pub const QUIET_DEFAULT_MS: u64 = 10_000;
 /// A quiet window waits so many quiet periods at most unless its subscriber says otherwise: two minutes by default.
 pub const MAX_WAIT_FACTOR: u32 = 12;
+/// By how many percent congestion lengthens a quiet period at most: six times as long, which `max_wait` bounds as well.
+pub const FOLD_STRETCH_MAX_PERCENT: u32 = 500;
 /// How far batches are apart unless the subscriber says otherwise.
 pub const BATCH_EVERY_DEFAULT_MS: u64 = 30_000;
 /// Events of a batch unless the subscriber says otherwise.

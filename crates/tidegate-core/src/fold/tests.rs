@@ -312,6 +312,14 @@ fn congestion_stretches_a_quiet_period_that_may_adapt() {
 }
 
 #[test]
+fn a_quiet_period_grows_by_what_a_delivery_would_wait_anyway() {
+    let terms = Terms { adaptive: true, ..terms(quiet(10_000, 600_000)) };
+    let stretch = |ms| terms.stretch(Duration::from_millis(ms));
+    assert_eq!([0, 5_000, 20_000, 10_000_000].map(stretch), [0, 50, 200, 500]);
+    assert_eq!(super::tests::terms(window(1_000)).stretch(Duration::from_secs(9)), 0);
+}
+
+#[test]
 fn what_waits_in_a_lane_takes_more_until_it_leaves() {
     let mut world = World::new(vec![terms(window(1)), terms(quiet(1_000, 9_000))]);
     world.arrive(1, "{}", 1, false);

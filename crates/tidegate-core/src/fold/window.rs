@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::Mode;
 use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use crate::limits::FOLD_STRETCH_MAX_PERCENT;
 use crate::payload::Payload;
 use crate::time::{Span, Timestamp};
 
@@ -112,6 +113,13 @@ struct Kept {
 }
 
 impl Terms {
+    /// By how many percent a quiet period grows while a delivery would have to wait so long anyway.
+    pub fn stretch(&self, wait: Duration) -> u32 {
+        let Mode::Quiet { quiet, .. } = self.mode else { return 0 };
+        let percent = wait.as_millis() * 100 / quiet.0.as_millis().max(1);
+        u32::try_from(percent).unwrap_or(u32::MAX).min(FOLD_STRETCH_MAX_PERCENT)
+    }
+
     /// As they are kept.
     pub fn to_text(&self) -> String {
         let (span, max_wait) = match self.mode {

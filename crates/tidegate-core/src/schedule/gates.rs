@@ -319,9 +319,12 @@ impl Schedule {
         let gate = self.lineups.get(&subscriber).and_then(|lineup| lineup.terms.gate);
         let line = gate.and_then(|gate| self.lines.get(&gate));
         line.map_or(Duration::ZERO, |line| {
-            // Its own deliveries stand behind one place.
-            let own = self.lineups[&subscriber].waiting().saturating_sub(1);
-            pressure(line.flow, line.standing(now), line.waiting.len() + own)
+            // All deliveries of a subscriber stand behind one place.
+            let ahead = line.waiting.keys().map(|(_, waiter)| match waiter {
+                Waiter::Client => 1,
+                Waiter::Subscriber(other) => self.lineups.get(other).map_or(0, Lineup::waiting),
+            });
+            pressure(line.flow, line.standing(now), ahead.sum())
         })
     }
 

@@ -12,6 +12,8 @@
 //! and written when it works again. Whatever was judged and routed by an old
 //! configuration is judged and routed again before it is written.
 
+mod windows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,9 +29,9 @@ use tidegate_store::{
 };
 use tokio::sync::{Notify, oneshot};
 
+use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
-use super::{Parts, lanes};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
@@ -208,24 +210,6 @@ impl Persist {
         answer.await.map_err(|_| Unavailable)
     }
 
-    /// A folded delivery begins to leave; answers when nothing can join it any more, and an error if it is no longer ours.
-    pub async fn seal(&self, seal: Seal) -> Result<(), Unavailable> {
-        let (reply, answer) = oneshot::channel();
-        self.lock().seals.push((seal, reply));
-        self.wake.notify_one();
-        answer.await.map_err(|_| Unavailable)
-    }
-
-    /// A window may close at `at`.
-    pub fn expect_close(&self, at: Timestamp) {
-        let mut pending = self.lock();
-        if pending.close_due.is_none_or(|known| at < known) {
-            pending.close_due = Some(at);
-            drop(pending);
-            self.wake.notify_one();
-        }
-    }
-
     /// Commits something, if only nothing, to find out how this process stands.
     pub fn look_again(&self) {
         self.lock().is_urgent = true;
@@ -340,6 +324,7 @@ impl Persist {
         batch.group.now = now;
         batch.group.version = roster.version;
         batch.group.room = self.desk.room(&concerned(&batch.group));
+        batch.group.stretch = self.stretch(&batch.group);
     }
 
     /// The commit is done: hand over the work, then answer.
@@ -371,19 +356,6 @@ impl Persist {
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
             let _ = stepper.send(committed.stepped.contains(&step.job));
         }
-    }
-
-    /// When to look for windows that close. A store of one process knows exactly; in a shared one others open windows
-    /// too, and only after a look for all of them it is known when the next one is due.
-    fn follow_windows(&self, committed: &Committed, group: &Group) {
-        if !committed.closed.is_empty() {
-            self.metrics.closed(&committed.closed, group.now);
-            lanes::ready(&self.rosters.current(), &committed.closed);
-        }
-        let mut pending = self.lock();
-        let knows_all = group.close > 0 || !self.store.is_shared();
-        let known = pending.close_due.filter(|_| !knows_all);
-        pending.close_due = [known, committed.close_due].into_iter().flatten().min();
     }
 
     /// What others can do, or look at, is told to them.

@@ -275,3 +275,33 @@ async fn a_failing_head_blocks_its_lane_or_steps_aside() {
     let marked: Vec<bool> = stage.deliveries().await.iter().map(|row| row.out_of_order).collect();
     assert_eq!(marked.iter().filter(|marked| **marked).count(), 1, "and says so");
 }
+
+/// Tasks: while the gate is congested, quiet periods of those who adapt grow, up to a bound, and shrink back.
+#[tokio::test(start_paused = true)]
+async fn congestion_at_the_gate_stretches_quiet_periods() {
+    let stage = Stage::new().await;
+    stage.gate("notion", json!({"rate": "6/m", "burst": 1})).await;
+    let mut subscriber = per_user();
+    subscriber["gate"] = json!("notion");
+    subscriber["limits"] = json!({"concurrency": 16});
+    stage.subscribe("steady", subscriber.clone()).await;
+    subscriber["fold"]["adaptive"] = json!(true);
+    subscriber["match"] = json!({"types": ["page.adaptive"]});
+    stage.subscribe("adaptive", subscriber).await;
+    for user in 0..8 {
+        stage.post(&format!("e{user}"), "page.edited", edit(&format!("user{user}"))).await;
+    }
+    stage.at(11.0).await;
+    assert_eq!(stage.arrivals().len(), 1, "one passes, seven wait for ten seconds each");
+    stage.post("late", "page.adaptive", edit("ann")).await;
+    assert!((21.0..22.0).contains(&stage.closes_at("steady", "late").await));
+    let due = stage.closes_at("adaptive", "late").await;
+    assert!(
+        (60.0..72.0).contains(&due),
+        "it would wait for a minute anyway, so it gathers for that long: {due}"
+    );
+    stage.at(150.0).await;
+    stage.post("calm", "page.adaptive", edit("bob")).await;
+    let due = stage.closes_at("adaptive", "calm").await;
+    assert!((160.0..162.0).contains(&due), "and when nobody waits, ten seconds are ten seconds: {due}");
+}

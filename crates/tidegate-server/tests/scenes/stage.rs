@@ -160,6 +160,15 @@ impl Stage {
         self.show.as_ref().expect("the process runs")
     }
 
+    /// A gate.
+    pub(crate) async fn gate(&self, name: &str, definition: Value) {
+        let (parts, pipeline) = self.show();
+        let (name, definition) = (name.to_owned(), definition.to_string());
+        let change = Change::PutGate { project: PROJECT, name, definition };
+        parts.rosters.change(change, parts.clock.now()).await.expect("it is made");
+        pipeline.reconfigured(&parts.rosters);
+    }
+
     /// A subscriber, whose receiver is named like it. `rest` is the rest of its definition.
     pub(crate) async fn subscribe(&self, id: &str, rest: Value) {
         let (parts, pipeline) = self.show();
@@ -241,6 +250,17 @@ impl Stage {
         let (parts, _) = self.show();
         let event = parts.store.event(PROJECT, id.to_owned()).await.expect("the store works");
         parts.store.trace(PROJECT, event[0].seq).await.expect("the store works")
+    }
+
+    /// When the window of a subscriber that an event joined closes, in seconds since the beginning.
+    pub(crate) async fn closes_at(&self, subscriber: &str, event: &str) -> f64 {
+        let (parts, _) = self.show();
+        let roster = parts.rosters.current();
+        let no =
+            roster.endpoints().find(|endpoint| endpoint.rule.id == subscriber).expect("it exists").rule.no;
+        let windows = self.trace(event).await.windows;
+        let window = windows.iter().find(|window| window.subscriber == no).expect("it joined a window");
+        window.due_at.since(START).as_secs_f64()
     }
 
     /// All deliveries, newest first.

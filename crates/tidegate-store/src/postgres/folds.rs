@@ -10,15 +10,15 @@
 
 mod past;
 mod rows;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_core::delivery::Job;
-use tidegate_core::fold::{
-    Appending, Arrival, Book, ClosedBy, Closing, Decided, Draft, Slot, Stage, Terms, Window,
-};
+use tidegate_core::fold::{Appending, Arrival, Book, ClosedBy, Closing, Draft, Slot, Stage, Terms, Window};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
@@ -26,22 +26,15 @@ use tokio_postgres::Row;
 
 use self::past::Past;
 use self::rows::{insert, write};
+pub(super) use self::tally::{Count, Tally};
 use super::db::{Asked, Conn};
 use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::lanes::{self, Lanes};
 use super::write::{Context, DRAW};
 use crate::{ClosedWindow, Error, Group};
 
-/// How many windows each project has, as far as this process knows.
-pub(super) type Tally = BTreeMap<ProjectNo, Count>;
-
-/// A count, and what has changed since.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Count {
-    windows: usize,
-    /// Opened since they were counted. Others open some too: after a hundredth of the limit they are counted again.
-    opened: usize,
-}
+/// How long nobody looks for windows that are due when all of them were in others' hands.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The windows that a transaction may touch.
 #[derive(Default)]
@@ -341,10 +334,12 @@ impl<'a> Folding<'a> {
         deliver(context, &closings).await?;
         let lanes = lanes.iter().copied().chain(lanes_of(&closings)).collect();
         lanes::let_next_go(context, &lanes).await?;
-        keep_count(&mut context.tally, &decided);
+        tally::follow(&mut context.tally, &decided);
         context.out.closed.extend(ClosedWindow::all(&decided));
         context.out.close_due = if group.close > 0 {
-            next_due(conn).await?
+            // What is due and did not close is in somebody else's hands for a moment.
+            let is_held = |due: &Timestamp| decided.closed.is_empty() && *due <= group.now;
+            next_due(conn).await?.map(|due| if is_held(&due) { group.now.plus(LOOK_AGAIN) } else { due })
         } else {
             let open = decided.windows.values().filter(|window| window.stage == Stage::Gathering);
             open.map(|window| window.due_at).min()
@@ -428,18 +423,6 @@ pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -
         }
     }
     Ok(())
-}
-
-/// What the project's windows are now, as far as this transaction knows.
-fn keep_count(tally: &mut Tally, decided: &Decided) {
-    let opened: BTreeSet<WindowNo> = decided.opened.iter().map(|(no, _)| *no).collect();
-    for window in decided.windows.values() {
-        let Some(count) = tally.get_mut(&window.project) else { continue };
-        let (is_new, stays) = (opened.contains(&window.no), window.takes_more());
-        count.opened += usize::from(is_new);
-        count.windows =
-            (count.windows + usize::from(is_new && stays)).saturating_sub(usize::from(!is_new && !stays));
-    }
 }
 
 /// A window that closed, claimed for memory. What it carries is asked for when it is sent.

@@ -19,7 +19,7 @@ use tidegate_store::{
 };
 
 use super::schema::Schema;
-use super::{NOW, deadlocks, expire, group, statuses, subscriber};
+use super::{NOW, connect, deadlocks, expire, group, statuses, subscriber};
 
 const WRITERS: usize = 8;
 const GROUPS: usize = 40;
@@ -329,6 +329,27 @@ async fn another_process_goes_on_with_the_windows_of_the_dead() {
     assert_eq!(seen, ["gathering", "held more", "waiting"]);
     let violations = audit(schema.url()).await.unwrap();
     assert!(violations.is_empty(), "{violations:#?}");
+}
+
+/// Whoever stands still with windows in hand is not waited for, nor looked at all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_has_in_hand_is_left_to_it() {
+    let schema = Schema::new();
+    let store = schema.open(schema.url(), NOW).await;
+    let subscriber = subscriber(&store).await;
+    for id in ["1", "2"] {
+        let route = into(subscriber, id, None, &terms(10, 10));
+        commit(&store, group(&store, &[id], &[route]).await).await;
+    }
+    let other = connect(&schema).await;
+    other.client.batch_execute("BEGIN; SELECT 1 FROM windows ORDER BY no LIMIT 1 FOR UPDATE").await.unwrap();
+    let close = || Group { now: later(20), close: 10, ..Group::default() };
+    assert_eq!(commit(&store, close()).await.closed.len(), 1, "the other one");
+    let committed = commit(&store, close()).await;
+    assert!(committed.closed.is_empty());
+    assert!(committed.close_due.is_some_and(|at| at > later(20)), "{:?}", committed.close_due);
+    other.client.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(commit(&store, close()).await.closed.len(), 1);
 }
 
 /// The limit holds, nearly, for all processes together.
