@@ -228,6 +228,10 @@ impl Store for PostgresStore {
         Ok(windows::bundle(&*self.pool.lend().await?, window).await?)
     }
 
+    async fn windows_open(&self) -> Result<Option<u64>> {
+        Ok(Some(windows::open(&*self.pool.lend().await?).await?))
+    }
+
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(folds::next_due(&*self.pool.lend().await?).await?)
     }

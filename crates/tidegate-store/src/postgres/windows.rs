@@ -95,6 +95,12 @@ fn fold_row(row: &Row) -> FoldRow {
     }
 }
 
+/// How many windows gather.
+pub(super) async fn open(conn: &Conn) -> Asked<u64> {
+    let row = conn.only("SELECT count(*) FROM windows WHERE stage = 0", &[]).await?;
+    Ok(row.get::<_, i64>(0).unsigned_abs())
+}
+
 /// Windows, and what became of them.
 pub(super) async fn rows(conn: &Conn, numbers: &[WindowNo]) -> Asked<BTreeMap<WindowNo, FoldRow>> {
     if numbers.is_empty() {
