@@ -183,3 +183,15 @@ fn what_comes_while_a_probe_is_out_waits_in_the_store() {
     schedule.push(job(2), at(5)).unwrap();
     assert_eq!(schedule.room(1), 0, "though nothing older waits there");
 }
+
+#[test]
+fn what_arrives_while_everything_stops_ends_a_streak_too() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, terms(9), at(0));
+    schedule.recall(1, Some(at(1)));
+    (1..=2).for_each(|delivery| schedule.push(job(delivery), at(2)).unwrap());
+    let turns = [schedule.pick(at(2)).unwrap(), schedule.pick(at(2)).unwrap()];
+    schedule.drain();
+    assert_eq!(finish(&mut schedule, &turns[0], FAILED, 3).streak, None, "nobody counts failures now");
+    assert_eq!(finish(&mut schedule, &turns[1], Outcome::Delivered, 3).streak, Some(Streak::Ended));
+}

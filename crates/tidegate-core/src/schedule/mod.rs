@@ -310,10 +310,12 @@ impl Schedule {
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
         lineup.in_flight -= 1;
         if !lineup.open {
+            // That it took something is worth knowing all the same: whoever goes on later counts from there.
+            let streak = lineup.judge(ended.outcome, now).0.filter(|streak| *streak == Streak::Ended);
             if lineup.in_flight == 0 {
                 self.lineups.remove(&subscriber);
             }
-            return Aftermath::default();
+            return Aftermath { streak, ..Aftermath::default() };
         }
         let (streak, given_up) = lineup.judge(ended.outcome, now);
         let turned = lineup.breaker.ended(ended.outcome, ended.was_probe, lineup.places.max(1), now);
