@@ -1,6 +1,7 @@
 //! Scenes, second by second: what the systems that Tidegate unifies say they do, done by the real pipeline on virtual
 //! time. Each test tells its story as a list of arrivals.
 
+mod gate;
 mod stage;
 
 use serde_json::{Value, json};

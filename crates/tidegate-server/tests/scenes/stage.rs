@@ -2,6 +2,7 @@
 //! do what the scene says and note when what arrived.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +38,10 @@ pub(crate) struct Arrival {
     to: String,
     /// In seconds since the scene began, rounded down to tenths.
     pub(crate) at: f64,
+    /// The same in milliseconds.
+    pub(crate) ms: u64,
+    /// It was answered 2xx.
+    pub(crate) is_taken: bool,
     pub(crate) body: Value,
 }
 
@@ -69,6 +74,21 @@ struct Notes {
     arrivals: Vec<Arrival>,
     /// What comes next from each receiver; the last of them stays.
     replies: BTreeMap<String, Vec<Reply>>,
+    /// In this time, in milliseconds, all of them answer so.
+    busy: Option<(Range<u64>, Reply)>,
+}
+
+impl Notes {
+    fn reply(&mut self, to: &str, ms: u64) -> Reply {
+        if let Some((_, reply)) = self.busy.as_ref().filter(|(time, _)| time.contains(&ms)) {
+            return *reply;
+        }
+        match self.replies.get_mut(to) {
+            Some(replies) if replies.len() > 1 => replies.remove(0),
+            Some(replies) => replies.first().copied().unwrap_or_default(),
+            None => Reply::default(),
+        }
+    }
 }
 
 /// The receivers.
@@ -82,15 +102,14 @@ impl Transport for Receivers {
     async fn send(&self, outbound: Outbound) -> Exchange {
         let to = outbound.target.url().path().trim_start_matches('/').to_owned();
         let body = serde_json::from_slice(&outbound.body).expect("bodies are JSON");
-        let at = (self.clock.now().since(START).as_millis() / 100) as f64 / 10.0;
+        let ms = u64::try_from(self.clock.now().since(START).as_millis()).expect("scenes are short");
         let reply = {
             let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            notes.arrivals.push(Arrival { to: to.clone(), at, body });
-            match notes.replies.get_mut(&to) {
-                Some(replies) if replies.len() > 1 => replies.remove(0),
-                Some(replies) => replies.first().copied().unwrap_or_default(),
-                None => Reply::default(),
-            }
+            let reply = notes.reply(&to, ms);
+            let is_taken = (200..300).contains(&reply.status);
+            let at = (ms / 100) as f64 / 10.0;
+            notes.arrivals.push(Arrival { to, at, ms, is_taken, body });
+            reply
         };
         self.clock.pause(Duration::from_millis(reply.after_ms)).await;
         let retry_after = reply.retry_after.map(str::to_owned);
@@ -172,14 +191,11 @@ impl Stage {
     /// A subscriber, whose receiver is named like it. `rest` is the rest of its definition.
     pub(crate) async fn subscribe(&self, id: &str, rest: Value) {
         let (parts, pipeline) = self.show();
-        let mut definition =
-            json!({"name": id, "destination": {"url": format!("https://hooks.example/{id}")}});
-        definition.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
         let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
         let new = NewSubscriber {
             project: PROJECT,
             id: id.to_owned(),
-            definition: definition.to_string(),
+            definition: definition(id, &rest),
             secret: parts.rosters.seal(PROJECT, id, secret, parts.entropy.bytes()),
             destination: None,
             active: true,
@@ -195,11 +211,8 @@ impl Stage {
         let (parts, pipeline) = self.show();
         let roster = parts.rosters.current();
         let no = roster.endpoints().find(|endpoint| endpoint.rule.id == id).expect("it exists").rule.no;
-        let mut definition =
-            json!({"name": id, "destination": {"url": format!("https://hooks.example/{id}")}});
-        definition.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
         let update =
-            SubscriberUpdate { definition: Some(definition.to_string()), ..SubscriberUpdate::default() };
+            SubscriberUpdate { definition: Some(definition(id, &rest)), ..SubscriberUpdate::default() };
         let change = Change::UpdateSubscriber { project: PROJECT, no, update };
         parts.rosters.change(change, parts.clock.now()).await.expect("it is changed");
         pipeline.reconfigured(&parts.rosters);
@@ -208,6 +221,11 @@ impl Stage {
     /// What the receiver of a subscriber answers from now on, one after the other; the last one stays.
     pub(crate) fn will_answer(&self, id: &str, replies: Vec<Reply>) {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).replies.insert(id.to_owned(), replies);
+    }
+
+    /// All receivers answer so in this time, in milliseconds since the beginning.
+    pub(crate) fn will_be_busy(&self, time: Range<u64>, reply: Reply) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).busy = Some((time, reply));
     }
 
     /// Waits until so many seconds after the beginning.
@@ -269,6 +287,12 @@ impl Stage {
         let filter = tidegate_store::DeliveryFilter { limit: 1_000, ..Default::default() };
         parts.store.deliveries(PROJECT, filter).await.expect("the store works").items
     }
+}
+
+fn definition(id: &str, rest: &Value) -> String {
+    let mut definition = json!({"name": id, "destination": {"url": format!("https://hooks.example/{id}")}});
+    definition.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+    definition.to_string()
 }
 
 impl Drop for Stage {
