@@ -24,6 +24,8 @@ pub mod subscriber;
 
 pub mod gate;
 
+pub mod observe;
+
 pub mod route;
 
 pub mod fold;
