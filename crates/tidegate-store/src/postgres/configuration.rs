@@ -12,6 +12,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 use tokio_postgres::Row;
 
+use super::catalog::Declaration;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
@@ -66,10 +67,11 @@ impl Applying<'_> {
             Change::CreateProject { id, catalog } => self.create_project(id, *catalog).await,
             Change::UpdateProject { no, catalog } => self.update_project(*no, *catalog).await,
             Change::DeleteProject { no } => self.delete_project(*no).await,
-            Change::PutType { project, service, type_name, definition } => {
+            Change::PutType { project, service, type_name, definition, metrics } => {
                 self.check_project(*project).await?;
                 let name = (*project, service.as_str(), type_name.as_str());
-                return Ok((*project, catalog::put(conn, name, definition, version, now).await?));
+                let declared = Declaration { definition, metrics, last: self.last };
+                return Ok((*project, catalog::put(conn, name, &declared, version, now).await?));
             }
             Change::DeleteType { project, service, type_name } => {
                 catalog::delete(conn, (*project, service, type_name), version, now).await

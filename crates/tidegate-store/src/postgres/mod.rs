@@ -21,12 +21,17 @@ mod gates;
 mod health;
 mod jobs;
 mod lanes;
+mod metrics;
+mod observe;
 mod open;
+mod postings;
 mod quarantine;
 mod read;
 mod replay;
 mod replicas;
+mod rollups;
 mod sealed;
+mod states;
 mod submit;
 mod sweep;
 mod trigger;
@@ -43,15 +48,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
+    AttemptRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration, DeliveryFilter,
+    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Rollups, Slice, TypeVersion, Scan, Scope, SealedRow, Selector,
     StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
     WindowRow,
 };
@@ -234,6 +239,30 @@ impl Store for PostgresStore {
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(folds::next_due(&*self.pool.lend().await?).await?)
+    }
+
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
+        Ok(catalog::versions(&*self.pool.lend().await?, since).await?)
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>> {
+        Ok(observe::marks(&*self.pool.lend().await?, self.shared.incarnation()).await?)
+    }
+
+    async fn unobserved(&self, of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice> {
+        observe::slice(self, of, after, limit, bytes).await
+    }
+
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
+        observe::flush(self, Arc::new(flush), now).await
+    }
+
+    async fn end_mark(&self, mark: Mark) -> Result<()> {
+        Ok(observe::end_mark(&*self.pool.lend().await?, mark).await?)
+    }
+
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
+        Ok(rollups::read(&*self.pool.lend().await?, metric, &buckets).await?)
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

@@ -19,12 +19,17 @@ mod folds;
 mod gates;
 mod jobs;
 mod lanes;
+mod metrics;
+mod observe;
 mod open;
+mod postings;
 mod quarantine;
 mod read;
 mod replay;
+mod rollups;
 mod run;
 mod sealed;
+mod states;
 mod sweep;
 mod trigger;
 mod verification;
@@ -38,14 +43,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::{Book, Bundle};
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
+    AttemptRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration, DeliveryFilter,
+    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Rollups, Slice, TypeVersion, Scan, Scope, SealedRow, Selector,
     StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
@@ -202,6 +207,26 @@ impl Store for SqliteStore {
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(self.book.lock().unwrap_or_else(PoisonError::into_inner).next_due())
+    }
+
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
+        self.readers.read(move |conn| catalog::versions(conn, since).map_err(failed)).await
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>> {
+        self.readers.read(|conn| observe::marks(conn).map_err(failed)).await
+    }
+
+    async fn unobserved(&self, _of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice> {
+        self.readers.read(move |conn| observe::unobserved(conn, after, limit, bytes).map_err(failed)).await
+    }
+
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
+        self.write(self.calls, move |writer| observe::observe(writer, &flush, now)).await
+    }
+
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
+        self.readers.read(move |conn| rollups::read(conn, metric, &buckets).map_err(failed)).await
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

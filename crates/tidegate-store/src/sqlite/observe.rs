@@ -1,0 +1,69 @@
+//! Observing: events behind the mark are read, and what they add is written in the transaction that moves the mark.
+
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tidegate_core::id::{ProjectNo, Seq};
+use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::time::Timestamp;
+
+use super::{Writer, events, failed, postings, rollups, stamp, states};
+use crate::sabotage::{self, Line};
+use crate::{Error, Flush, Mark, Result, Slice};
+
+pub(super) fn marks(conn: &Connection) -> rusqlite::Result<Vec<Mark>> {
+    let mark = |row: &rusqlite::Row<'_>| {
+        let at = Timestamp::from_ms(row.get(2)?);
+        Ok(Mark { of: row.get(0)?, seq: row.get(1)?, at, is_orphan: false })
+    };
+    conn.prepare_cached("SELECT incarnation, seq, at FROM marks")?.query_map([], mark)?.collect()
+}
+
+/// The events behind a mark. Only the one who commits draws numbers, in order: nothing comes before what is there.
+pub(super) fn unobserved(
+    conn: &Connection,
+    after: Seq,
+    limit: usize,
+    bytes: usize,
+) -> rusqlite::Result<Slice> {
+    let mut statement = conn.prepare_cached(&events::after_sql())?;
+    let mut rows = statement.query(params![after, limit.min(PAGE_ROWS_SCANNED_MAX) as i64])?;
+    let mut slice = Slice { through: after, ..Slice::default() };
+    let mut taken = 0;
+    while let Some(row) = rows.next()? {
+        if taken >= bytes {
+            return Ok(slice);
+        }
+        let event = events::event_row(row)?;
+        taken += event.body.len();
+        (slice.through, slice.at) = (event.seq, Some(event.accepted_at));
+        slice.events.push((row.get::<_, ProjectNo>(9)?, event));
+    }
+    slice.is_end = slice.events.len() < limit.min(PAGE_ROWS_SCANNED_MAX);
+    Ok(slice)
+}
+
+pub(super) fn observe(writer: &mut Writer, flush: &Flush, now: Timestamp) -> Result<()> {
+    let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate).map_err(failed)?;
+    if !advance(&tx, flush).map_err(failed)? {
+        return Err(Error::Conflict("these events have been observed by somebody else".to_owned()));
+    }
+    write(&tx, flush).map_err(failed)?;
+    stamp(&tx, now).map_err(failed)?;
+    tx.commit().map_err(failed)
+}
+
+fn advance(tx: &Transaction<'_>, flush: &Flush) -> rusqlite::Result<bool> {
+    if sabotage::is(Line::Watermark) {
+        return Ok(true);
+    }
+    let sql = "UPDATE marks SET seq = ?3, at = max(at, ?4) WHERE incarnation = ?1 AND seq = ?2";
+    let moved =
+        tx.prepare_cached(sql)?.execute(params![flush.of, flush.after, flush.through, flush.at.as_ms()])?;
+    Ok(moved > 0)
+}
+
+fn write(tx: &Transaction<'_>, flush: &Flush) -> rusqlite::Result<()> {
+    let changed = states::apply(tx, &flush.delta.sights)?;
+    rollups::add(tx, &flush.delta.rises)?;
+    rollups::add(tx, &changed.into_delta().rises)?;
+    postings::add(tx, &flush.delta.postings)
+}
