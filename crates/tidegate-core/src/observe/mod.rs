@@ -10,8 +10,9 @@ mod metric;
 pub mod page;
 mod sketch;
 mod slab;
+mod varint;
 
 pub use grain::Grain;
 pub use metric::{Kind, Spec};
-pub use sketch::Sketch;
-pub use slab::{Cell, Delta, Key, Posting, Rise, Sight};
+pub use sketch::{Accuracy, Sketch, fixed};
+pub use slab::{Cell, Delta, Key, Posting, Rise, Sight, Slab};
