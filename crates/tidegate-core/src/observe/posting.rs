@@ -1,17 +1,13 @@
 //! Lists of events, packed: the first one, and the differences that lead to the others.
 
+use super::varint::{Reader, put};
 use crate::id::Seq;
 
 /// The first event, and what follows it. Empty lists have no first one: 0 stands for it.
 pub fn pack(events: &[Seq]) -> (Seq, Vec<u8>) {
     let mut packed = Vec::with_capacity(events.len() * 2);
     for pair in events.windows(2) {
-        let mut rest = pair[1].abs_diff(pair[0]);
-        while rest >= 0x80 {
-            packed.push((rest as u8 & 0x7f) | 0x80);
-            rest >>= 7;
-        }
-        packed.push(rest as u8);
+        put(&mut packed, pair[1].abs_diff(pair[0]));
     }
     (events.first().copied().unwrap_or(0), packed)
 }
@@ -19,17 +15,10 @@ pub fn pack(events: &[Seq]) -> (Seq, Vec<u8>) {
 /// Adds the events of a list to others, in order. What can not be read is left out.
 pub fn unpack(first: Seq, packed: &[u8], events: &mut Vec<Seq>) {
     events.push(first);
-    let (mut last, mut difference, mut shift) = (first, 0u64, 0);
-    for byte in packed {
-        difference |= u64::from(byte & 0x7f) << shift;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            last = last.saturating_add_unsigned(difference);
-            events.push(last);
-            (difference, shift) = (0, 0);
-        } else if shift > 56 {
-            return;
-        }
+    let (mut last, mut reader) = (first, Reader(packed));
+    while let Ok(difference) = reader.number() {
+        last = last.saturating_add_unsigned(difference);
+        events.push(last);
     }
 }
 

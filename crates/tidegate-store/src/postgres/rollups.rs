@@ -24,7 +24,7 @@ pub(super) async fn add(conn: &Conn, rises: &[Rise]) -> Asked<()> {
     let mut more: BTreeMap<Place, Vec<(KeyNo, &Cell)>> = BTreeMap::new();
     for rise in rises {
         let no = numbers.get(&(rise.metric, &*rise.key)).copied().unwrap_or(OTHER);
-        let place = (rise.metric, rise.grain.code(), rise.bucket, i64::from(page::of(&rise.cell, no)));
+        let place = (rise.metric, rise.grain.code(), rise.bucket, i64::from(rise.page(no)));
         more.entry(place).or_default().push((no, &rise.cell));
     }
     let places: Vec<Place> = more.keys().copied().collect();

@@ -35,7 +35,7 @@ struct Changes {
 
 /// Applies sightings object by object; what they change is to be counted.
 pub(super) async fn apply(conn: &Conn, sights: &[Sight]) -> Asked<Slab> {
-    let mut counted = Slab::default();
+    let mut counted = Slab::new(seed(sights));
     if sights.is_empty() {
         return Ok(counted);
     }
@@ -47,7 +47,7 @@ pub(super) async fn apply(conn: &Conn, sights: &[Sight]) -> Asked<Slab> {
         let (state, object) = (of_object[0].state, of_object[0].object.as_bytes());
         let applied = state::apply(there.remove(&(state, object.to_vec())), of_object);
         for (metric, key, time, count) in &applied.cells {
-            counted.add(*metric, Grain::S5, key, *time, *count, 0);
+            counted.shift(*metric, Grain::S5, key, *time, *count);
         }
         for change in &applied.changes {
             changes.push(state, object, change);

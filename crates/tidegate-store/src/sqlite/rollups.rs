@@ -16,11 +16,12 @@ pub(super) fn add(tx: &Transaction<'_>, rises: &[Rise]) -> rusqlite::Result<()> 
     for of_metric in rises.chunk_by(|a, b| a.metric == b.metric) {
         let numbers = number(tx, of_metric)?;
         for bucket in of_metric.chunk_by(|a, b| (a.grain, a.bucket) == (b.grain, b.bucket)) {
-            let mut cells: Vec<(KeyNo, &Cell)> =
-                bucket.iter().map(|rise| (numbers.get(&rise.key).copied().unwrap_or(OTHER), &rise.cell)).collect();
+            let first = &bucket[0];
+            let number = |rise: &Rise| numbers.get(&rise.key).copied().unwrap_or(OTHER);
+            let mut cells: Vec<(KeyNo, &Cell)> = bucket.iter().map(|rise| (number(rise), &rise.cell)).collect();
             cells.sort_by_key(|(no, _)| *no);
-            for page in cells.chunk_by(|a, b| page::of(a.1, a.0) == page::of(b.1, b.0)) {
-                add_to_page(tx, &bucket[0], page)?;
+            for page in cells.chunk_by(|a, b| first.page(a.0) == first.page(b.0)) {
+                add_to_page(tx, first, page)?;
             }
         }
     }
@@ -33,7 +34,7 @@ const PUT_PAGE: &str = "INSERT INTO rollups (metric, grain, bucket, page, cells)
     ON CONFLICT (metric, grain, bucket, page) DO UPDATE SET cells = excluded.cells";
 
 fn add_to_page(tx: &Transaction<'_>, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rusqlite::Result<()> {
-    let no = page::of(cells[0].1, cells[0].0);
+    let no = at.page(cells[0].0);
     let (metric, grain, bucket) = (at.metric, at.grain.code(), at.bucket);
     let mut read = tx.prepare_cached(PAGE)?;
     let mut rows = read.query(params![metric, grain, bucket, no])?;

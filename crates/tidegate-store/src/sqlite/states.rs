@@ -18,7 +18,7 @@ const PUT_CHANGE: &str =
 pub(super) fn apply(tx: &Transaction<'_>, sights: &[Sight]) -> rusqlite::Result<Slab> {
     let mut sorted: Vec<&Sight> = sights.iter().collect();
     sorted.sort_by_key(|sight| (sight.state, &sight.object, sight.time, sight.event));
-    let mut counted = Slab::default();
+    let mut counted = Slab::new(seed(sights));
     for of_object in sorted.chunk_by(|a, b| (a.state, &a.object) == (b.state, &b.object)) {
         apply_to_object(tx, of_object, &mut counted)?;
     }
@@ -40,7 +40,7 @@ fn apply_to_object(tx: &Transaction<'_>, sights: &[&Sight], counted: &mut Slab) 
         .optional()?;
     let applied = state::apply(row, sights);
     for (metric, key, time, count) in &applied.cells {
-        counted.add(*metric, Grain::S5, key, *time, *count, 0);
+        counted.shift(*metric, Grain::S5, key, *time, *count);
     }
     for change in &applied.changes {
         let (from, to) = (change.from.as_deref(), &change.to);
