@@ -364,3 +364,10 @@ pub const OBSERVED_VALUE_BYTES_MAX: usize = 256;
 /// What one event may add to a sum, in units of 10⁻⁹: 10²⁰, more than any number of 64 bits, so that a billion of them
 /// still add up exactly in 128 bits.
 pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
+
+/// Bytes of bodies that are read for counting at once.
+pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Events that are counted in one transaction: others wait for it.
+pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// How long an event may wait to be counted.
+pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);

@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Kinds, Slab};
+use tidegate_core::observe::{Extractor, Switches, Slab};
 use tidegate_store::{EventRow, Store, TypeVersion};
 
 /// How events are observed.
 #[derive(Clone, Copy, Debug)]
-pub struct Observing {
+pub struct Terms {
     /// How long an event waits to be counted at most.
     pub interval: Duration,
     /// Events that are counted in one transaction at most; as many that wait are counted at once.
     pub batch: usize,
+    /// Threads that read events.
+    pub workers: usize,
     /// What is observed at all.
-    pub kinds: Kinds,
+    pub switches: Switches,
 }
 
-impl Default for Observing {
+impl Default for Terms {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), batch: 10_000, kinds: Kinds::default() }
+        Self { interval: Duration::from_secs(5), batch: 10_000, workers: 1, switches: Switches::default() }
     }
 }
 
@@ -40,13 +42,13 @@ enum Since {
 
 /// All declared types that have, or had, metrics.
 pub(crate) struct Types {
-    terms: Observing,
+    terms: Terms,
     version: Version,
     projects: BTreeMap<ProjectNo, Services>,
 }
 
 impl Types {
-    pub(crate) fn new(terms: Observing) -> Self {
+    pub(crate) fn new(terms: Terms) -> Self {
         Self { terms, version: 0, projects: BTreeMap::new() }
     }
 
@@ -107,7 +109,7 @@ impl Types {
         let since = versions.iter_mut().rev().find(|(version, _)| *version <= event.version);
         let Some((_, since)) = since else { return };
         if let Since::Declared(declared) = since {
-            *since = compile(declared, self.terms.kinds);
+            *since = compile(declared, self.terms.switches);
         }
         if let Since::Compiled(extractor) = since {
             extractor.observe(&event.sighting(), slab);
@@ -116,10 +118,10 @@ impl Types {
 }
 
 /// What can not be read is not counted: it was checked when it was declared.
-fn compile(declared: &TypeVersion, kinds: Kinds) -> Since {
+fn compile(declared: &TypeVersion, switches: Switches) -> Since {
     let definition = declared.definition.as_deref().map(serde_json::from_str::<Definition>);
     match definition {
-        Some(Ok(definition)) => match Extractor::compile(&definition, &declared.metrics, kinds) {
+        Some(Ok(definition)) => match Extractor::compile(&definition, &declared.metrics, switches) {
             Ok(extractor) => Since::Compiled(Arc::new(extractor)),
             Err(problem) => told(declared, &problem),
         },

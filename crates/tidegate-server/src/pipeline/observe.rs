@@ -7,7 +7,7 @@
 //! The loop sleeps until enough has been accepted, or the oldest of it has waited long enough, or somebody asks. Where no
 //! type declares a metric it never wakes.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::observing::{Observing, Types};
+use crate::observing::{Terms, Types};
 
 /// How long somebody who asks waits for what is not counted yet.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,13 +32,11 @@ pub struct Observe {
     store: Arc<dyn Store>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    terms: Observing,
+    terms: Terms,
     state: Mutex<State>,
     wake: Notify,
     /// Whether any type declares a metric.
     is_on: AtomicBool,
-    /// Everything that was accepted here before this time is counted.
-    until: AtomicI64,
 }
 
 #[derive(Default)]
@@ -60,7 +58,6 @@ impl Observe {
             state: Mutex::default(),
             wake: Notify::new(),
             is_on: AtomicBool::new(false),
-            until: AtomicI64::new(0),
         })
     }
 
