@@ -154,6 +154,8 @@ pub trait Store: Send + Sync + 'static {
     /// Adds what a slice of events says and moves the mark behind it. A conflict, and nothing else, when somebody else
     /// has moved it.
     async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()>;
+    /// Everything that any process accepted before this time has been observed.
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp>;
     /// Ends the mark of a life that has ended and of which everything is observed.
     async fn end_mark(&self, _mark: Mark) -> Result<()> {
         Ok(())

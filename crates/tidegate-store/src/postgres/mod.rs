@@ -257,6 +257,10 @@ impl Store for PostgresStore {
         observe::flush(self, Arc::new(flush), now).await
     }
 
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        Ok(observe::until(&*self.pool.lend().await?, now).await?)
+    }
+
     async fn end_mark(&self, mark: Mark) -> Result<()> {
         Ok(observe::end_mark(&*self.pool.lend().await?, mark).await?)
     }

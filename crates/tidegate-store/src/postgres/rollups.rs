@@ -117,7 +117,7 @@ pub(super) async fn read(conn: &Conn, metric: MetricNo, buckets: &[Buckets]) -> 
     let keys = rows
         .iter()
         .map(|row| {
-            let key = String::from_utf8_lossy(row.get(1)).into_owned().into_boxed_str();
+            let key = String::from_utf8_lossy(row.get(1)).into();
             (u32::try_from(row.get::<_, i64>(0)).unwrap_or(OTHER), key)
         })
         .collect();

@@ -225,6 +225,10 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| observe::observe(writer, &flush, now)).await
     }
 
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        self.readers.read(move |conn| observe::until(conn, now).map_err(failed)).await
+    }
+
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
         self.readers.read(move |conn| rollups::read(conn, metric, &buckets).map_err(failed)).await
     }

@@ -17,6 +17,14 @@ pub(super) fn marks(conn: &Connection) -> rusqlite::Result<Vec<Mark>> {
     conn.prepare_cached("SELECT incarnation, seq, at FROM marks")?.query_map([], mark)?.collect()
 }
 
+/// Now, if there is nothing behind the mark.
+pub(super) fn until(conn: &Connection, now: Timestamp) -> rusqlite::Result<Timestamp> {
+    let sql = "SELECT at, EXISTS (SELECT 1 FROM events e WHERE e.seq > marks.seq) FROM marks";
+    let (at, is_more): (i64, bool) =
+        conn.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(if is_more { Timestamp::from_ms(at) } else { now })
+}
+
 /// The events behind a mark. Only the one who commits draws numbers, in order: nothing comes before what is there.
 pub(super) fn unobserved(
     conn: &Connection,

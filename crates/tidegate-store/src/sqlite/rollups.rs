@@ -101,7 +101,7 @@ pub(super) const PAGES: &str = "SELECT bucket, cells FROM rollups
     WHERE metric = ?1 AND grain = ?2 AND bucket >= ?3 AND bucket < ?4 ORDER BY bucket, page";
 
 pub(super) fn read(conn: &Connection, metric: MetricNo, buckets: &[Buckets]) -> rusqlite::Result<Rollups> {
-    let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?.into_boxed_str()));
+    let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, std::sync::Arc::from(row.get_ref(1)?.as_str()?)));
     let keys = conn.prepare_cached(KEYS)?.query_map([metric], key)?.collect::<rusqlite::Result<_>>()?;
     let mut pages: Vec<(Grain, i64, Vec<u8>)> = Vec::new();
     let mut statement = conn.prepare_cached(PAGES)?;

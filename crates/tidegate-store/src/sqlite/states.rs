@@ -18,7 +18,7 @@ const PUT_CHANGE: &str =
 pub(super) fn apply(tx: &Transaction<'_>, sights: &[Sight]) -> rusqlite::Result<Slab> {
     let mut sorted: Vec<&Sight> = sights.iter().collect();
     sorted.sort_by_key(|sight| (sight.state, &sight.object, sight.time, sight.event));
-    let mut counted = Slab::new(seed(sights));
+    let mut counted = Slab::new(sights.first().map_or(0, |sight| sight.event.unsigned_abs()));
     for of_object in sorted.chunk_by(|a, b| (a.state, &a.object) == (b.state, &b.object)) {
         apply_to_object(tx, of_object, &mut counted)?;
     }
