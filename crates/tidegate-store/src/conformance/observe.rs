@@ -8,7 +8,7 @@ use tidegate_core::observe::{Delta, Grain, Kind, Slab, Spec};
 
 use super::bench::{Bench, Draft, PROJECT, START, draft};
 use super::{Case, named};
-use crate::{Buckets, Change, Error, Flush, Mark, Metric, Slice};
+use crate::{Advance, Buckets, Change, Error, Flush, Mark, Metric, NewBackfill, Slice};
 
 pub(super) fn cases() -> Vec<Case> {
     named!("observe":
@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         buckets_of_all_lengths_add_up,
         keys_beyond_the_limit_are_counted_together,
         a_slice_is_bounded,
+        a_backfill_goes_through_the_past_once,
     )
 }
 
@@ -112,8 +113,8 @@ fn by_id(metric: MetricNo, slice: &Slice) -> Delta {
 
 async fn flush(bench: &Bench, mark: Mark, slice: &Slice, delta: Delta) -> crate::Result<()> {
     let at = slice.at.unwrap_or(mark.at);
-    let flush = Flush { of: mark.of, after: mark.seq, through: slice.through, at, delta };
-    bench.store().observe(flush, bench.now).await
+    let advance = Advance::Mark { of: mark.of, after: mark.seq, through: slice.through, at };
+    bench.store().observe(Flush { advance, delta }, bench.now).await
 }
 
 /// Everything a metric has in buckets of one length: by bucket and key, count and sum.
@@ -146,7 +147,11 @@ async fn the_first_metric_begins_with_what_comes_next(bench: Bench) {
         slice(&bench, mark(&bench).await, 10).await.events.into_iter().map(|(_, event)| event.id).collect();
     assert_eq!(ids, ["new"]);
     declare(&bench, "order.sent", vec![counter("all", "")]).await;
-    assert_eq!(slice(&bench, mark(&bench).await, 10).await.events.len(), 1, "the first one still waits for it");
+    assert_eq!(
+        slice(&bench, mark(&bench).await, 10).await.events.len(),
+        1,
+        "the first one still waits for it"
+    );
 }
 
 async fn a_slice_is_counted_once(bench: Bench) {
@@ -188,7 +193,8 @@ async fn buckets_of_all_lengths_add_up(bench: Bench) {
     for round in 0..3 {
         let minutes = [0, 1, 61, 60 * 25, 60 * 24 * 9];
         let times = minutes.map(|minutes| START.plus(std::time::Duration::from_mins(minutes + round)));
-        let events = times.iter().enumerate().map(|(n, time)| Draft { time: *time, ..draft(format!("{round}-{n}")) });
+        let events =
+            times.iter().enumerate().map(|(n, time)| Draft { time: *time, ..draft(format!("{round}-{n}")) });
         bench.send(events).await;
         let mark = mark(&bench).await;
         let slice = slice(&bench, mark, 10).await;
@@ -227,4 +233,43 @@ async fn a_slice_is_bounded(bench: Bench) {
     assert!(rest.is_end && rest.events.len() == 1);
     let bytes = bench.store().unobserved(mark.of, mark.seq, 10, 1).await.expect("the store works");
     assert_eq!(bytes.events.len(), 1, "one goes, whatever its size");
+}
+
+async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
+    bench.send(drafts(&["a", "b"])).await;
+    bench.send([draft("c").kind("other"), draft("d").from("elsewhere"), draft("e")]).await;
+    let metrics = declare(&bench, "order.paid", vec![counter("all", "")]).await;
+    bench.send(drafts(&["f"])).await;
+    let new = NewBackfill {
+        project: PROJECT,
+        service: "shop".to_owned(),
+        type_name: "order.paid".to_owned(),
+        metrics: metrics.clone(),
+        definition: "{}".to_owned(),
+    };
+    let started = bench.store().start_backfill(new.clone(), bench.now).await.expect("it is the first");
+    assert!(matches!(bench.store().start_backfill(new, bench.now).await, Err(Error::Conflict(_))));
+    bench.send(drafts(&["g"])).await;
+    let mut seen = Vec::new();
+    for round in 0..10 {
+        let [row] = &bench.store().backfills(None).await.expect("the store works")[..] else { break };
+        let slice = bench.store().unbackfilled(row.clone(), 2, usize::MAX).await.expect("the store works");
+        seen.extend(slice.events.iter().map(|(_, event)| event.id.clone()));
+        let (after, through) = (row.after, if slice.is_end { row.until } else { slice.through });
+        let looked = slice.events.len() as u64;
+        let advance = Advance::Backfill { no: row.no, after, through, looked, is_last: slice.is_end };
+        let flush = Flush { advance, delta: by_id(metrics[0].2, &slice) };
+        bench.store().observe(flush.clone(), bench.now).await.expect("it is the next step");
+        assert!(matches!(bench.store().observe(flush, bench.now).await, Err(Error::Conflict(_))));
+        if round == 0 {
+            bench.reopen().await;
+        }
+    }
+    assert_eq!(seen, ["a", "b", "e", "f"], "up to when it was asked for");
+    let [row] = &bench.store().backfills(Some(PROJECT)).await.expect("the store works")[..] else {
+        panic!("it is remembered")
+    };
+    assert_eq!((row.no, row.looked, row.after), (started.no, 4, started.until));
+    assert_eq!(row.finished_at, Some(bench.now));
+    assert_eq!(counted(&bench, metrics[0].2, Grain::D1).await.len(), 4);
 }

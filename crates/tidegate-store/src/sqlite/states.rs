@@ -10,8 +10,7 @@ pub(super) const OBJECT: &str =
 const PUT_OBJECT: &str = "INSERT INTO objects (state, object, value, time, event, visited)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (state, object) DO UPDATE SET
         value = excluded.value, time = excluded.time, event = excluded.event, visited = excluded.visited";
-const PUT_CHANGE: &str =
-    "INSERT INTO object_changes (state, object, time, event, from_state, to_state, late)
+const PUT_CHANGE: &str = "INSERT INTO object_changes (state, object, time, event, from_state, to_state, late)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
 
 /// Applies sightings object by object; what they change is to be counted.
