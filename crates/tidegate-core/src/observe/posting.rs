@@ -28,7 +28,8 @@ mod tests {
 
     #[test]
     fn lists_come_back() {
-        for list in [vec![7], vec![1, 2, 3], vec![5, 1 << 20, (1 << 20) + 1, 1 << 55], vec![0, 127, 255, 383]] {
+        for list in [vec![7], vec![1, 2, 3], vec![5, 1 << 20, (1 << 20) + 1, 1 << 55], vec![0, 127, 255, 383]]
+        {
             let (first, packed) = pack(&list);
             let mut events = Vec::new();
             unpack(first, &packed, &mut events);
