@@ -6,16 +6,24 @@
 //! between, adds it once. Everything here is a pure function of events and definitions.
 
 mod check;
+mod decimal;
 mod definition;
 #[cfg(test)]
 mod definition_tests;
+mod extract;
+#[cfg(test)]
+mod extract_tests;
 mod grain;
 mod metric;
 pub mod page;
+mod pick;
 pub mod posting;
 mod sketch;
 mod slab;
 pub mod state;
+#[cfg(test)]
+mod state_tests;
+pub mod value;
 mod varint;
 
 pub(crate) use check::retention as check_retention;
@@ -24,6 +32,7 @@ pub use definition::{
     Counter, Extraction, Granularity, Histogram, IMPLICIT_PATHS, Measured, Observing, Switches, Term,
     state_name,
 };
+pub use extract::{Extractor, NONE, Sighting};
 pub use grain::Grain;
 pub use metric::{Kind, Spec};
 pub use sketch::{Accuracy, Sketch, fixed};

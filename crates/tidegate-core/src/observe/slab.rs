@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::grain::Grain;
 use super::metric::Kind;
 use super::sketch::{Accuracy, Sketch};
+use super::state::Policy;
 use super::varint::Torn;
 use crate::id::{KeyNo, MetricNo, Seq};
 use crate::time::Timestamp;
@@ -78,6 +79,8 @@ pub struct Sight {
     pub time: Timestamp,
     /// Its event.
     pub event: Seq,
+    /// From which states a change counts.
+    pub policy: Arc<Policy>,
 }
 
 /// The events that have a value of an attribute.
