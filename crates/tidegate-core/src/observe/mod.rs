@@ -8,6 +8,7 @@
 mod grain;
 mod metric;
 pub mod page;
+pub mod query;
 mod sketch;
 mod slab;
 mod varint;
