@@ -249,6 +249,17 @@ pub const PAGE_MAX: usize = 500;
 /// Rows one page may look at; a page that found little ends early with a cursor to go on from.
 pub const PAGE_ROWS_SCANNED_MAX: usize = 200_000;
 
+/// Points (buckets times series) of one answer about metrics: what a chart or a person can still use.
+pub const QUERY_POINTS_MAX: usize = 10_000;
+/// Points of all pages of one answer together: it is put together in memory for each page.
+pub const QUERY_POINTS_PAGED_MAX: usize = 100_000;
+/// Buckets of an answer, at most, where nobody said how long they are to be.
+pub const QUERY_BUCKETS_DEFAULT: usize = 100;
+/// Percentiles of one answer.
+pub const QUERY_PERCENTILES_MAX: usize = 20;
+/// Values of one dimension that a question may name.
+pub const QUERY_VALUES_MAX: usize = 1_000;
+
 /// A project's id.
 pub const PROJECT_ID_BYTES_MAX: usize = 64;
 /// Projects of one installation.

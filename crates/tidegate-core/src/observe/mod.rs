@@ -18,6 +18,7 @@ mod metric;
 pub mod page;
 mod pick;
 pub mod posting;
+pub mod query;
 mod sketch;
 mod slab;
 pub mod state;
