@@ -18,6 +18,9 @@ mod metric;
 pub mod page;
 mod pick;
 pub mod posting;
+pub mod search;
+#[cfg(test)]
+mod search_tests;
 mod sketch;
 mod slab;
 pub mod state;
