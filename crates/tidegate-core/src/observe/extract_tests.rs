@@ -66,12 +66,12 @@ fn counts(delta: &Delta, metric: MetricNo) -> Vec<(String, i64, i128)> {
 }
 
 /// The key, and the sum in units of 10⁻⁹, of a counter of one event.
-fn counted(counter: Value, data: &str) -> Option<(String, i128)> {
+fn counted(counter: &Value, data: &str) -> Option<(String, i128)> {
     let delta = observed(&json!({"counters": {"n": counter}}), &event(None, data));
     counts(&delta, 1).into_iter().next().map(|(key, _, sum)| (key, sum))
 }
 
-fn sampled(histogram: Value, ended: Option<&str>, data: &str) -> Option<f64> {
+fn sampled(histogram: &Value, ended: Option<&str>, data: &str) -> Option<f64> {
     let delta = observed(&json!({"histograms": {"n": histogram}}), &event(ended, data));
     delta.rises.first().and_then(|rise| match &rise.cell {
         Cell::Sketch(sketch) => sketch.max(),
@@ -136,7 +136,7 @@ fn dimensions_are_read_alike_however_they_are_written() {
     let long = "x".repeat(300);
     let key = |value: &str| {
         let counter = json!({"dimensions": ["data.a"]});
-        counted(counter, &format!("{{\"a\":{value}}}")).expect("it is counted").0
+        counted(&counter, &format!("{{\"a\":{value}}}")).expect("it is counted").0
     };
     for (value, expected) in [
         ("\"DE\"", r#"["DE"]"#),
@@ -156,7 +156,7 @@ fn dimensions_are_read_alike_however_they_are_written() {
         assert_eq!(key(value), expected, "{value}");
     }
     assert_eq!(
-        counted(json!({"dimensions": ["data.a", "data.b.c"]}), "[]").unwrap().0,
+        counted(&json!({"dimensions": ["data.a", "data.b.c"]}), "[]").unwrap().0,
         r#"["(none)","(none)"]"#
     );
     let hash = key(&format!("\"{long}\""));
@@ -177,10 +177,10 @@ fn sums_take_numbers_and_texts_that_are_numbers() {
         ("null", 0),
         ("[1]", 0),
     ] {
-        let found = counted(json!({"sum": "data.a"}), &format!("{{\"a\":{value}}}"));
+        let found = counted(&json!({"sum": "data.a"}), &format!("{{\"a\":{value}}}"));
         assert_eq!(found, Some(("[]".to_owned(), expected)), "{value}");
     }
-    assert_eq!(counted(json!({"sum": "data.a"}), "{}"), Some(("[]".to_owned(), 0)));
+    assert_eq!(counted(&json!({"sum": "data.a"}), "{}"), Some(("[]".to_owned(), 0)));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn conditions_decide_and_errors_do_not_count() {
         ("data.a > 1", "{}", false),
         ("source == 'shop' && subject == 'o/1' && id == 'e1' && extensions.tenant == 'x'", "1", true),
     ] {
-        let found = counted(json!({"where": condition}), data);
+        let found = counted(&json!({"where": condition}), data);
         assert_eq!(found.is_some(), is_counted, "{condition} on {data}");
     }
 }
@@ -206,13 +206,13 @@ fn histograms_take_values_or_durations() {
         ("{\"a\":\"x\"}", None),
         ("{}", None),
     ] {
-        assert_eq!(sampled(value.clone(), None, data), expected, "{data}");
+        assert_eq!(sampled(&value, None, data), expected, "{data}");
     }
     for histogram in [json!({}), json!({"value": "duration"})] {
-        assert_eq!(sampled(histogram.clone(), Some("2026-11-15T19:34:15.623Z"), "1"), Some(1_500.0));
-        assert_eq!(sampled(histogram.clone(), Some("2026-11-15T20:34:14.123500+01:00"), "1"), Some(0.5));
-        assert_eq!(sampled(histogram.clone(), Some("2026-11-15T19:34:13.123Z"), "1"), Some(-1_000.0));
-        assert_eq!(sampled(histogram, None, "1"), None);
+        assert_eq!(sampled(&histogram, Some("2026-11-15T19:34:15.623Z"), "1"), Some(1_500.0));
+        assert_eq!(sampled(&histogram, Some("2026-11-15T20:34:14.123500+01:00"), "1"), Some(0.5));
+        assert_eq!(sampled(&histogram, Some("2026-11-15T19:34:13.123Z"), "1"), Some(-1_000.0));
+        assert_eq!(sampled(&histogram, None, "1"), None);
     }
 }
 

@@ -19,6 +19,9 @@ pub mod page;
 mod pick;
 pub mod posting;
 pub mod query;
+pub mod search;
+#[cfg(test)]
+mod search_tests;
 mod sketch;
 mod slab;
 pub mod state;

@@ -219,16 +219,20 @@ proptest! {
         shuffled.chunks(size).for_each(|part| world.flush(part));
         let late: Vec<i64> =
             world.changes.iter().filter(|(_, change)| change.is_late).map(|(_, change)| change.event).collect();
-        let mut known: BTreeMap<&str, (Timestamp, i64)> = BTreeMap::new();
+        let mut known: BTreeMap<&str, (Timestamp, i64, &str)> = BTreeMap::new();
         let mut in_time = Vec::new();
         for part in shuffled.chunks(size) {
             let mut part: Vec<&Sight> = part.iter().collect();
             part.sort_by_key(|sight| (sight.time, sight.event));
             for sight in part {
-                let at = (sight.time, sight.event);
-                if known.get(&*sight.object).is_none_or(|known| *known < at) {
-                    known.insert(&sight.object, at);
-                    in_time.push(sight.clone());
+                match known.get(&*sight.object) {
+                    Some((time, event, value)) if (*time, *event) > (sight.time, sight.event) => {
+                        prop_assert_eq!(late.contains(&sight.event), *value != &*sight.value);
+                    }
+                    _ => {
+                        known.insert(&sight.object, (sight.time, sight.event, &sight.value));
+                        in_time.push(sight.clone());
+                    }
                 }
             }
         }
