@@ -249,6 +249,17 @@ pub const PAGE_MAX: usize = 500;
 /// Rows one page may look at; a page that found little ends early with a cursor to go on from.
 pub const PAGE_ROWS_SCANNED_MAX: usize = 200_000;
 
+/// Points (buckets times series) of one answer about metrics: what a chart or a person can still use.
+pub const QUERY_POINTS_MAX: usize = 10_000;
+/// Points of all pages of one answer together: it is put together in memory for each page.
+pub const QUERY_POINTS_PAGED_MAX: usize = 100_000;
+/// Buckets of an answer, at most, where nobody said how long they are to be.
+pub const QUERY_BUCKETS_DEFAULT: usize = 100;
+/// Percentiles of one answer.
+pub const QUERY_PERCENTILES_MAX: usize = 20;
+/// Values of one dimension that a question may name.
+pub const QUERY_VALUES_MAX: usize = 1_000;
+
 /// A project's id.
 pub const PROJECT_ID_BYTES_MAX: usize = 64;
 /// Projects of one installation.
@@ -364,3 +375,10 @@ pub const OBSERVED_VALUE_BYTES_MAX: usize = 256;
 /// What one event may add to a sum, in units of 10⁻⁹: 10²⁰, more than any number of 64 bits, so that a billion of them
 /// still add up exactly in 128 bits.
 pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
+
+/// Bytes of bodies that are read for counting at once.
+pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Events that are counted in one transaction: others wait for it.
+pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// How long an event may wait to be counted.
+pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);

@@ -1,28 +1,29 @@
-//! Declared types as the observer needs them: each as it was at each version, compiled when an event of it comes.
+//! Declared types as those need them who count: each as it was at each version, compiled when an event of it comes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Kinds, Slab};
-use tidegate_store::{EventRow, Store, TypeVersion};
+use tidegate_core::observe::{Extractor, Switches, Slab};
+use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
 
 /// How events are observed.
 #[derive(Clone, Copy, Debug)]
-pub struct Observing {
+pub struct Terms {
     /// How long an event waits to be counted at most.
     pub interval: Duration,
     /// Events that are counted in one transaction at most; as many that wait are counted at once.
     pub batch: usize,
+    /// Threads that read events.
+    pub workers: usize,
     /// What is observed at all.
-    pub kinds: Kinds,
+    pub switches: Switches,
 }
 
-impl Default for Observing {
+impl Default for Terms {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), batch: 10_000, kinds: Kinds::default() }
+        Self { interval: Duration::from_secs(5), batch: 10_000, workers: 1, switches: Switches::default() }
     }
 }
 
@@ -35,18 +36,18 @@ enum Since {
     Nothing,
     /// As it was declared; compiled when the first event comes.
     Declared(Box<TypeVersion>),
-    Compiled(Arc<Extractor>),
+    Compiled(Box<Extractor>, Vec<Metric>),
 }
 
 /// All declared types that have, or had, metrics.
 pub(crate) struct Types {
-    terms: Observing,
+    terms: Terms,
     version: Version,
     projects: BTreeMap<ProjectNo, Services>,
 }
 
 impl Types {
-    pub(crate) fn new(terms: Observing) -> Self {
+    pub(crate) fn new(terms: Terms) -> Self {
         Self { terms, version: 0, projects: BTreeMap::new() }
     }
 
@@ -101,35 +102,73 @@ impl Types {
 
     /// Adds what an event says, by the rules of its day.
     pub(crate) fn observe(&mut self, project: ProjectNo, event: &EventRow, slab: &mut Slab) {
-        let services = self.projects.get_mut(&project);
-        let types = services.and_then(|services| services.get_mut(&event.source));
-        let Some(versions) = types.and_then(|types| types.get_mut(&event.type_name)) else { return };
-        let since = versions.iter_mut().rev().find(|(version, _)| *version <= event.version);
-        let Some((_, since)) = since else { return };
+        let switches = self.terms.switches;
+        let Some(since) = self.since(project, event) else { return };
         if let Since::Declared(declared) = since {
-            *since = compile(declared, self.terms.kinds);
+            *since = compile(&declared.definition, &declared.metrics, switches);
         }
-        if let Since::Compiled(extractor) = since {
+        if let Since::Compiled(extractor, _) = since {
+            extractor.observe(&event.sighting(), slab);
+        }
+    }
+
+    /// Which of these metrics did not count an event when it came.
+    pub(crate) fn missed(&mut self, project: ProjectNo, event: &EventRow, metrics: &[Metric]) -> Vec<Metric> {
+        let then: &[Metric] = match self.since(project, event) {
+            Some(Since::Declared(declared)) => &declared.metrics,
+            Some(Since::Compiled(_, metrics)) => metrics,
+            Some(Since::Nothing) | None => &[],
+        };
+        metrics.iter().filter(|metric| !then.contains(metric)).cloned().collect()
+    }
+
+    fn since(&mut self, project: ProjectNo, event: &EventRow) -> Option<&mut Since> {
+        let types = self.projects.get_mut(&project)?.get_mut(&event.source)?;
+        let versions = types.get_mut(&event.type_name)?;
+        let since = versions.iter_mut().rev().find(|(version, _)| *version <= event.version);
+        since.map(|(_, since)| since)
+    }
+}
+
+/// What counts the past of a type: by which metrics missed an event when it came.
+pub(crate) struct Past {
+    switches: Switches,
+    row: BackfillRow,
+    by_missed: Vec<(Vec<Metric>, Since)>,
+}
+
+impl Past {
+    pub(crate) fn new(terms: Terms, row: BackfillRow) -> Self {
+        Self { switches: terms.switches, row, by_missed: Vec::new() }
+    }
+
+    /// Adds what an event says that nobody has counted.
+    pub(crate) fn observe(&mut self, types: &mut Types, event: &EventRow, slab: &mut Slab) {
+        let missed = types.missed(self.row.project, event, &self.row.metrics);
+        let known = self.by_missed.iter().position(|(metrics, _)| *metrics == missed);
+        let place = known.unwrap_or_else(|| {
+            let definition = Some(self.row.definition.clone());
+            let since = compile(&definition, &missed, self.switches);
+            self.by_missed.push((missed, since));
+            self.by_missed.len() - 1
+        });
+        if let Since::Compiled(extractor, _) = &self.by_missed[place].1 {
             extractor.observe(&event.sighting(), slab);
         }
     }
 }
 
 /// What can not be read is not counted: it was checked when it was declared.
-fn compile(declared: &TypeVersion, kinds: Kinds) -> Since {
-    let definition = declared.definition.as_deref().map(serde_json::from_str::<Definition>);
-    match definition {
-        Some(Ok(definition)) => match Extractor::compile(&definition, &declared.metrics, kinds) {
-            Ok(extractor) => Since::Compiled(Arc::new(extractor)),
-            Err(problem) => told(declared, &problem),
+fn compile(definition: &Option<String>, metrics: &[Metric], switches: Switches) -> Since {
+    let definition = definition.as_deref().map(serde_json::from_str::<Definition>);
+    let problem = match definition {
+        Some(Ok(definition)) => match Extractor::compile(&definition.observing, metrics, switches) {
+            Ok(extractor) => return Since::Compiled(Box::new(extractor), metrics.to_vec()),
+            Err(problem) => problem,
         },
-        Some(Err(problem)) => told(declared, &problem.to_string()),
-        None => Since::Nothing,
-    }
-}
-
-fn told(declared: &TypeVersion, problem: &str) -> Since {
-    let (service, type_name) = (&declared.service, &declared.type_name);
-    tracing::error!(service, r#type = type_name, problem, "events of a type can not be observed");
+        Some(Err(problem)) => problem.to_string(),
+        None => return Since::Nothing,
+    };
+    tracing::error!(problem, "events of a type can not be counted");
     Since::Nothing
 }

@@ -1,10 +1,10 @@
 //! What the store is told and asked about metrics.
 
-use tidegate_core::id::{Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
+use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
 use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
 use tidegate_core::time::Timestamp;
 
-use crate::EventRow;
+use crate::{Error, EventRow, Result};
 
 /// A metric of a declared type: what it is, what it is called, and its number.
 pub type Metric = (Kind, String, MetricNo);
@@ -52,19 +52,86 @@ pub struct Slice {
     pub is_end: bool,
 }
 
-/// What a slice of events adds, and the mark that moves with it.
+/// What a slice of events adds, and what moves with it.
 #[derive(Clone, Debug)]
 pub struct Flush {
-    /// Whose events.
-    pub of: Incarnation,
-    /// Where the mark must stand: nothing happens if it does not.
-    pub after: Seq,
-    /// Where it stands then.
-    pub through: Seq,
-    /// When the last of the events was accepted.
-    pub at: Timestamp,
-    /// What they add.
+    /// What moves.
+    pub advance: Advance,
+    /// What the events add.
     pub delta: Delta,
+}
+
+/// A mark that moves on. Nothing happens if it is not where the slice began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// That of a life's events.
+    Mark {
+        /// Whose.
+        of: Incarnation,
+        /// Where it must stand.
+        after: Seq,
+        /// Where it stands then.
+        through: Seq,
+        /// When the last of the events was accepted.
+        at: Timestamp,
+    },
+    /// That of a backfill.
+    Backfill {
+        /// Which.
+        no: BackfillNo,
+        /// Where it must stand.
+        after: Seq,
+        /// Where it stands then.
+        through: Seq,
+        /// How many events were looked at.
+        looked: u64,
+        /// It is the last step.
+        is_last: bool,
+    },
+}
+
+/// A wish to count what was accepted before a type declared some of its metrics.
+#[derive(Clone, Debug)]
+pub struct NewBackfill {
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// What is counted; what has been backfilled already is left out.
+    pub metrics: Vec<Metric>,
+    /// What the type is, as JSON.
+    pub definition: String,
+}
+
+/// A backfill of metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackfillRow {
+    /// Inside.
+    pub no: BackfillNo,
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// What is counted.
+    pub metrics: Vec<Metric>,
+    /// What the type was when it began.
+    pub definition: String,
+    /// Where it began.
+    pub begin: Seq,
+    /// Everything up to here has been looked at.
+    pub after: Seq,
+    /// Where it ends.
+    pub until: Seq,
+    /// How many events it has looked at.
+    pub looked: u64,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
 }
 
 /// A stretch of buckets of one length.
@@ -109,6 +176,16 @@ pub(crate) fn dropped(old: &[Metric], new: &[Metric], others: &[Metric]) -> Vec<
     let is_in = |metric: &Metric, list: &[Metric]| list.iter().any(|(.., no)| *no == metric.2);
     let gone = old.iter().filter(|metric| !is_in(metric, new) && !is_in(metric, others));
     gone.map(|(.., no)| *no).collect()
+}
+
+/// Of what somebody wants counted, what was not asked for before; a conflict if there is nothing.
+pub(crate) fn not_yet(wanted: Vec<Metric>, before: &[Metric]) -> Result<Vec<Metric>> {
+    let is_new = |metric: &Metric| before.iter().all(|(.., no)| *no != metric.2);
+    let left: Vec<Metric> = wanted.into_iter().filter(is_new).collect();
+    if left.is_empty() {
+        return Err(Error::Conflict("everything that the type declares has been backfilled".to_owned()));
+    }
+    Ok(left)
 }
 
 /// The metrics of a type, as they are kept.

@@ -18,6 +18,7 @@ mod metric;
 pub mod page;
 mod pick;
 pub mod posting;
+pub mod query;
 pub mod search;
 #[cfg(test)]
 mod search_tests;

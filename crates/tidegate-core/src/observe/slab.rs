@@ -254,7 +254,6 @@ impl Slab {
             .flat_map(|(index, values)| values.into_iter().map(move |(value, events)| (index, value, events)))
             .map(|(index, value, mut events)| {
                 events.sort_unstable();
-                events.dedup();
                 Posting { index, value, events }
             })
             .collect();

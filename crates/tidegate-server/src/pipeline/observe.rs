@@ -7,20 +7,23 @@
 //! The loop sleeps until enough has been accepted, or the oldest of it has waited long enough, or somebody asks. Where no
 //! type declares a metric it never wakes.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::id::ProjectNo;
 use tidegate_core::limits::SLICE_BYTES_MAX;
 use tidegate_core::observe::Slab;
 use tidegate_core::time::Timestamp;
-use tidegate_store::{Error, Flush, Mark, Slice, Store};
+use tidegate_store::{Advance, Error, EventRow, Flush, Mark, Slice, Store};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
+use crate::entropy::Entropy;
 use crate::metrics::Metrics;
-use crate::observing::{Observing, Types};
+use crate::observing::{Past, Terms, Types};
+use crate::standing::Standing;
 
 /// How long somebody who asks waits for what is not counted yet.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,14 +34,14 @@ const STRIDE: usize = 256;
 pub struct Observe {
     store: Arc<dyn Store>,
     clock: Clock,
+    entropy: Entropy,
+    standing: Arc<Standing>,
     metrics: Arc<Metrics>,
-    terms: Observing,
+    terms: Terms,
     state: Mutex<State>,
     wake: Notify,
     /// Whether any type declares a metric.
     is_on: AtomicBool,
-    /// Everything that was accepted here before this time is counted.
-    until: AtomicI64,
 }
 
 #[derive(Default)]
@@ -55,12 +58,13 @@ impl Observe {
         Arc::new(Self {
             store: Arc::clone(&parts.store),
             clock: parts.clock.clone(),
+            entropy: parts.entropy.clone(),
+            standing: Arc::clone(&parts.standing),
             metrics: Arc::clone(&parts.metrics),
             terms: parts.observing,
             state: Mutex::default(),
             wake: Notify::new(),
             is_on: AtomicBool::new(false),
-            until: AtomicI64::new(0),
         })
     }
 
@@ -156,7 +160,7 @@ impl Observe {
         }
     }
 
-    /// Observes everything that is there, of this life and of those that ended.
+    /// Observes everything that is there: of this life, of those that ended, and of the past where somebody wants that.
     async fn pass(&self, types: &mut Types) -> tidegate_store::Result<()> {
         types.refresh(&*self.store).await?;
         self.is_on.store(types.is_observing(), Ordering::Relaxed);
@@ -166,6 +170,9 @@ impl Observe {
         for mark in self.store.marks().await? {
             self.follow(mark, types).await?;
         }
+        if self.standing.leads() {
+            self.step_back(types).await?;
+        }
         Ok(())
     }
 
@@ -174,46 +181,71 @@ impl Observe {
         loop {
             let began = self.clock.now();
             let slice = self.store.unobserved(mark.of, mark.seq, self.terms.batch, SLICE_BYTES_MAX).await?;
-            let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
             if slice.through == mark.seq {
                 return if mark.is_orphan { self.store.end_mark(mark).await } else { Ok(()) };
             }
-            let (through, is_end) = (slice.through, slice.is_end);
-            match self.flush(mark, slice, at, types).await {
-                Ok(()) => (mark.seq, mark.at) = (through, at),
-                // Another process was quicker: what it moved on from is its.
-                Err(Error::Conflict(_)) => return Ok(()),
-                Err(error) => return Err(error),
+            let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
+            let Slice { through, is_end, .. } = slice;
+            if slice.events.iter().any(|(_, event)| event.version > types.version()) {
+                types.refresh(&*self.store).await?;
             }
+            let slab = self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await;
+            let advance = Advance::Mark { of: mark.of, after: mark.seq, through, at };
+            if !self.flush(advance, slab, slice.events.len()).await? {
+                return Ok(());
+            }
+            (mark.seq, mark.at) = (through, at);
             if is_end && !mark.is_orphan {
                 return Ok(());
             }
         }
     }
 
-    async fn flush(
-        &self,
-        mark: Mark,
-        slice: Slice,
-        at: Timestamp,
-        types: &mut Types,
-    ) -> tidegate_store::Result<()> {
-        if slice.events.iter().any(|(_, event)| event.version > types.version()) {
-            types.refresh(&*self.store).await?;
+    /// Takes a step of each backfill, and comes back soon if there are more.
+    async fn step_back(&self, types: &mut Types) -> tidegate_store::Result<()> {
+        for row in self.store.backfills(None).await? {
+            let slice = self.store.unbackfilled(row.clone(), self.terms.batch, SLICE_BYTES_MAX).await?;
+            let mut past = Past::new(self.terms, row.clone());
+            let slab = self.read(&slice, |_, event, slab| past.observe(types, event, slab)).await;
+            let through = if slice.is_end { row.until } else { slice.through };
+            let looked = slice.events.len() as u64;
+            let advance =
+                Advance::Backfill { no: row.no, after: row.after, through, looked, is_last: slice.is_end };
+            self.flush(advance, slab, slice.events.len()).await?;
+            if !slice.is_end {
+                self.look_again();
+            }
         }
-        let mut slab = Slab::default();
+        Ok(())
+    }
+
+    /// Sums up what a slice says, and lets others have their turn meanwhile.
+    async fn read(
+        &self,
+        slice: &Slice,
+        mut observe: impl FnMut(ProjectNo, &EventRow, &mut Slab),
+    ) -> Slab {
+        let mut slab = Slab::new(self.entropy.u64());
         for events in slice.events.chunks(STRIDE) {
             for (project, event) in events {
-                types.observe(*project, event, &mut slab);
+                observe(*project, event, &mut slab);
             }
             tokio::task::yield_now().await;
         }
+        slab
+    }
+
+    /// Says whether this process was the one that counted them.
+    async fn flush(&self, advance: Advance, slab: Slab, events: usize) -> tidegate_store::Result<bool> {
         let began = self.clock.elapsed();
-        let (events, delta) = (slice.events.len(), slab.into_delta());
-        let flush = Flush { of: mark.of, after: mark.seq, through: slice.through, at, delta };
-        self.store.observe(flush, self.clock.now()).await?;
-        self.metrics.observed(events, self.clock.elapsed() - began);
-        Ok(())
+        let flush = Flush { advance, delta: slab.into_delta() };
+        match self.store.observe(flush, self.clock.now()).await {
+            Ok(()) => self.metrics.observed(events, self.clock.elapsed() - began),
+            // Another process was quicker: what it moved on from is its.
+            Err(Error::Conflict(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -92,3 +92,20 @@ CREATE TABLE postings (
     events  BYTEA NOT NULL,                   -- what follows it, as differences
     PRIMARY KEY (segment, metric, value, first)
 );
+
+-- Events that were accepted before a type declared a metric, counted all the same. Its mark moves with what it counts.
+CREATE TABLE backfills (
+    no          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    project     BIGINT NOT NULL,
+    service     TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    metrics     TEXT NOT NULL,               -- a JSON list of kind, name and number
+    definition  TEXT NOT NULL,
+    "begin"     BIGINT NOT NULL,            -- where it began
+    after       BIGINT NOT NULL,            -- everything up to here has been looked at
+    until       BIGINT NOT NULL,            -- where it ends, fixed when it began
+    looked      BIGINT NOT NULL DEFAULT 0,
+    started_at  BIGINT NOT NULL,
+    finished_at BIGINT
+);
+CREATE INDEX backfills_running ON backfills (no) WHERE finished_at IS NULL;

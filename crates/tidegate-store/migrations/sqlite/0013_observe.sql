@@ -89,3 +89,20 @@ CREATE TABLE postings (
     events  BLOB NOT NULL,                   -- what follows it, as differences
     PRIMARY KEY (segment, metric, value, first)
 ) STRICT, WITHOUT ROWID;
+
+-- Events that were accepted before a type declared a metric, counted all the same. Its mark moves with what it counts.
+CREATE TABLE backfills (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    service     TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    metrics     TEXT NOT NULL,               -- a JSON list of kind, name and number
+    definition  TEXT NOT NULL,
+    begin       INTEGER NOT NULL,            -- where it began
+    after       INTEGER NOT NULL,            -- everything up to here has been looked at
+    until       INTEGER NOT NULL,            -- where it ends, fixed when it began
+    looked      INTEGER NOT NULL DEFAULT 0,
+    started_at  INTEGER NOT NULL,
+    finished_at INTEGER
+) STRICT;
+CREATE INDEX backfills_running ON backfills (no) WHERE finished_at IS NULL;

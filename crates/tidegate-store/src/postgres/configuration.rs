@@ -24,7 +24,7 @@ use crate::{
 
 /// Waits for the groups that are under way and keeps others out until the change is made.
 pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timestamp) -> Asked<Changed> {
-    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &CONFIGURATION]).await?;
+    hold_alone(conn, space).await?;
     let row =
         conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
     let version = row.get(0);
@@ -32,6 +32,12 @@ pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timest
     let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
     conn.execute(sql, &[&version, &now.as_ms()]).await?;
     Ok(Changed { version, no, created })
+}
+
+/// Holds the configuration while no group is under way.
+pub(super) async fn hold_alone(conn: &Conn, space: i32) -> Asked<()> {
+    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &CONFIGURATION]).await?;
+    Ok(())
 }
 
 /// Holds the configuration as it is, and says its version.

@@ -9,6 +9,7 @@
 
 mod admit;
 mod at_once;
+mod backfills;
 mod catalog;
 mod commit;
 mod configuration;
@@ -48,17 +49,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{
+    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Rollups, Slice, TypeVersion, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
-    WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration,
+    DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
+    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
+    Rollups, Scan, Scope, SealedRow, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept,
+    TakenOver, Trace, Triggered, TypeVersion, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -255,6 +258,26 @@ impl Store for PostgresStore {
 
     async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
         observe::flush(self, Arc::new(flush), now).await
+    }
+
+    async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
+        let space = self.shared.space;
+        self.change_at(now, move |conn| {
+            Box::pin(async move { backfills::start(conn, space, &new, now).await })
+        })
+        .await
+    }
+
+    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
+        Ok(backfills::list(&*self.pool.lend().await?, project).await?)
+    }
+
+    async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
+        Ok(backfills::unbackfilled(&*self.pool.lend().await?, &of, limit, bytes).await?)
+    }
+
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        Ok(observe::until(&*self.pool.lend().await?, now).await?)
     }
 
     async fn end_mark(&self, mark: Mark) -> Result<()> {

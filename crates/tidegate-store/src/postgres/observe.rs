@@ -10,11 +10,11 @@ use std::sync::Arc;
 use tidegate_core::id::{Incarnation, MetricNo, ProjectNo, Seq};
 use tidegate_core::time::Timestamp;
 
-use super::db::{Asked, Conn, Fault};
 use super::connect::root_cause;
+use super::db::{Asked, Conn, Fault};
 use super::{PostgresStore, events, postings, replicas, rollups, states};
 use crate::sabotage::{self, Line};
-use crate::{Error, Flush, Mark, Result, Slice};
+use crate::{Advance, Error, Flush, Mark, Result, Slice};
 
 /// How often a flush is tried that others stood in the way of.
 const TRIES_MAX: u32 = 6;
@@ -31,6 +31,14 @@ pub(super) async fn marks(conn: &Conn, own: Incarnation) -> Asked<Vec<Mark>> {
         is_orphan: row.get(3),
     };
     Ok(rows.iter().map(mark).collect())
+}
+
+/// A life that has written nothing since its mark was set has nothing behind it.
+pub(super) async fn until(conn: &Conn, now: Timestamp) -> Asked<Timestamp> {
+    let sql = "SELECT min(m.at) FROM marks m LEFT JOIN replicas r USING (incarnation)
+        WHERE r.incarnation IS NULL OR r.at > m.at";
+    let at: Option<i64> = conn.only(sql, &[]).await?.get(0);
+    Ok(at.map_or(now, |at| Timestamp::from_ms(at).min(now)))
 }
 
 fn unobserved_sql() -> String {
@@ -75,7 +83,7 @@ pub(super) async fn flush(store: &PostgresStore, flush: Arc<Flush>, now: Timesta
         let again = Arc::clone(&flush);
         let work = store.pool.transact(move |conn| {
             Box::pin(async move {
-                observe(conn, &again).await?;
+                observe(conn, &again, now).await?;
                 replicas::stamp(conn, now).await
             })
         });
@@ -124,9 +132,9 @@ async fn last_drawn(conn: &Conn) -> Asked<Seq> {
     Ok(conn.only("SELECT ((last_value + 1) << 20) - 1 FROM numbers", &[]).await?.get(0))
 }
 
-async fn observe(conn: &Conn, flush: &Flush) -> Asked<()> {
+async fn observe(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<()> {
     lock_metrics(conn, flush).await?;
-    if !advance(conn, flush).await? {
+    if !advance(conn, flush, now).await? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()).into());
     }
     let changed = states::apply(conn, &flush.delta.sights).await?;
@@ -144,12 +152,25 @@ async fn lock_metrics(conn: &Conn, flush: &Flush) -> Asked<()> {
     Ok(())
 }
 
-async fn advance(conn: &Conn, flush: &Flush) -> Asked<bool> {
+/// Whether the mark was where it should be.
+async fn advance(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<bool> {
     if sabotage::is(Line::Watermark) {
         return Ok(true);
     }
-    let sql = "UPDATE marks SET seq = $3, at = greatest(at, $4) WHERE incarnation = $1 AND seq = $2";
-    Ok(conn.execute(sql, &[&flush.of, &flush.after, &flush.through, &flush.at.as_ms()]).await? > 0)
+    let moved = match flush.advance {
+        Advance::Mark { of, after, through, at } => {
+            let sql = "UPDATE marks SET seq = $3, at = greatest(at, $4) WHERE incarnation = $1 AND seq = $2";
+            conn.execute(sql, &[&of, &after, &through, &at.as_ms()]).await?
+        }
+        Advance::Backfill { no, after, through, looked, is_last } => {
+            let sql = "UPDATE backfills SET after = $3, looked = looked + $4, finished_at = $5
+                WHERE no = $1 AND after = $2 AND finished_at IS NULL";
+            let (looked, finished) =
+                (i64::try_from(looked).unwrap_or(i64::MAX), is_last.then_some(now.as_ms()));
+            conn.execute(sql, &[&no, &after, &through, &looked, &finished]).await?
+        }
+    };
+    Ok(moved > 0)
 }
 
 /// Ends the mark of a life that has ended, unless somebody else has moved it.

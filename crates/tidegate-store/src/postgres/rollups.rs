@@ -67,7 +67,8 @@ async fn number<'r>(conn: &Conn, rises: &'r [Rise]) -> Asked<Numbers<'r>> {
     let wanted: Vec<(MetricNo, &str)> = wanted.into_iter().collect();
     let (metrics, keys): (Vec<MetricNo>, Vec<&[u8]>) =
         wanted.iter().map(|(metric, key)| (*metric, key.as_bytes())).unzip();
-    let sql = "SELECT i.place, k.no FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS i(metric, key, place)
+    let sql =
+        "SELECT i.place, k.no FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS i(metric, key, place)
         JOIN rollup_keys k USING (metric, key)";
     let rows = conn.rows(sql, &[&metrics, &keys]).await?;
     let mut numbers = Numbers::new();
@@ -117,7 +118,7 @@ pub(super) async fn read(conn: &Conn, metric: MetricNo, buckets: &[Buckets]) -> 
     let keys = rows
         .iter()
         .map(|row| {
-            let key = String::from_utf8_lossy(row.get(1)).into_owned().into_boxed_str();
+            let key = String::from_utf8_lossy(row.get(1)).into();
             (u32::try_from(row.get::<_, i64>(0)).unwrap_or(OTHER), key)
         })
         .collect();

@@ -35,7 +35,7 @@ struct Changes {
 
 /// Applies sightings object by object; what they change is to be counted.
 pub(super) async fn apply(conn: &Conn, sights: &[Sight]) -> Asked<Slab> {
-    let mut counted = Slab::new(seed(sights));
+    let mut counted = Slab::new(sights.first().map_or(0, |sight| sight.event.unsigned_abs()));
     if sights.is_empty() {
         return Ok(counted);
     }

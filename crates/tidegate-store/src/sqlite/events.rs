@@ -81,7 +81,7 @@ pub(super) fn insert(
     Ok(())
 }
 
-const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
+pub(super) const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
 
 pub(super) fn event_row(row: &Row<'_>) -> rusqlite::Result<EventRow> {
     Ok(EventRow {

@@ -76,9 +76,8 @@ pub(super) fn release(
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     let old = "SELECT metrics FROM catalog WHERE project = ?1 AND service = ?2 AND type = ?3";
-    let old: Option<String> = tx
-        .query_row(old, params![project, service, type_name], |row| row.get(0))
-        .optional()?;
+    let old: Option<String> =
+        tx.query_row(old, params![project, service, type_name], |row| row.get(0)).optional()?;
     let Some(old) = old else { return Ok(()) };
     let others = "SELECT metrics FROM catalog
         WHERE project = ?1 AND service = ?2 AND type <> ?3 AND definition IS NOT NULL";

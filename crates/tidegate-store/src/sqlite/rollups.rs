@@ -18,7 +18,8 @@ pub(super) fn add(tx: &Transaction<'_>, rises: &[Rise]) -> rusqlite::Result<()> 
         for bucket in of_metric.chunk_by(|a, b| (a.grain, a.bucket) == (b.grain, b.bucket)) {
             let first = &bucket[0];
             let number = |rise: &Rise| numbers.get(&rise.key).copied().unwrap_or(OTHER);
-            let mut cells: Vec<(KeyNo, &Cell)> = bucket.iter().map(|rise| (number(rise), &rise.cell)).collect();
+            let mut cells: Vec<(KeyNo, &Cell)> =
+                bucket.iter().map(|rise| (number(rise), &rise.cell)).collect();
             cells.sort_by_key(|(no, _)| *no);
             for page in cells.chunk_by(|a, b| first.page(a.0) == first.page(b.0)) {
                 add_to_page(tx, first, page)?;
@@ -83,11 +84,18 @@ fn number<'r>(tx: &Transaction<'_>, rises: &'r [Rise]) -> rusqlite::Result<BTree
 /// How many keys a metric has, and how many it may have.
 fn counts(tx: &Transaction<'_>, metric: MetricNo) -> rusqlite::Result<(u32, u32)> {
     let sql = "SELECT keys, keys_max FROM metrics WHERE no = ?1";
-    let found = tx.prepare_cached(sql)?.query_row([metric], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let found =
+        tx.prepare_cached(sql)?.query_row([metric], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     Ok(found.unwrap_or((0, 0)))
 }
 
-fn new_key(tx: &Transaction<'_>, metric: MetricNo, key: &str, keys: u32, max: u32) -> rusqlite::Result<KeyNo> {
+fn new_key(
+    tx: &Transaction<'_>,
+    metric: MetricNo,
+    key: &str,
+    keys: u32,
+    max: u32,
+) -> rusqlite::Result<KeyNo> {
     if keys >= max {
         return Ok(OTHER);
     }
@@ -101,7 +109,7 @@ pub(super) const PAGES: &str = "SELECT bucket, cells FROM rollups
     WHERE metric = ?1 AND grain = ?2 AND bucket >= ?3 AND bucket < ?4 ORDER BY bucket, page";
 
 pub(super) fn read(conn: &Connection, metric: MetricNo, buckets: &[Buckets]) -> rusqlite::Result<Rollups> {
-    let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?.into_boxed_str()));
+    let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, std::sync::Arc::from(row.get_ref(1)?.as_str()?)));
     let keys = conn.prepare_cached(KEYS)?.query_map([metric], key)?.collect::<rusqlite::Result<_>>()?;
     let mut pages: Vec<(Grain, i64, Vec<u8>)> = Vec::new();
     let mut statement = conn.prepare_cached(PAGES)?;

@@ -10,15 +10,14 @@ pub(super) const OBJECT: &str =
 const PUT_OBJECT: &str = "INSERT INTO objects (state, object, value, time, event, visited)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (state, object) DO UPDATE SET
         value = excluded.value, time = excluded.time, event = excluded.event, visited = excluded.visited";
-const PUT_CHANGE: &str =
-    "INSERT INTO object_changes (state, object, time, event, from_state, to_state, late)
+const PUT_CHANGE: &str = "INSERT INTO object_changes (state, object, time, event, from_state, to_state, late)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
 
 /// Applies sightings object by object; what they change is to be counted.
 pub(super) fn apply(tx: &Transaction<'_>, sights: &[Sight]) -> rusqlite::Result<Slab> {
     let mut sorted: Vec<&Sight> = sights.iter().collect();
     sorted.sort_by_key(|sight| (sight.state, &sight.object, sight.time, sight.event));
-    let mut counted = Slab::new(seed(sights));
+    let mut counted = Slab::new(sights.first().map_or(0, |sight| sight.event.unsigned_abs()));
     for of_object in sorted.chunk_by(|a, b| (a.state, &a.object) == (b.state, &b.object)) {
         apply_to_object(tx, of_object, &mut counted)?;
     }

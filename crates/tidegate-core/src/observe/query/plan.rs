@@ -1,0 +1,263 @@
+//! Which stored buckets answer a question: the coarsest that fit.
+//!
+//! Buckets of an answer lie at multiples of `every` in UTC (of weeks: at Mondays) and are cut at `from` and `to`. Inside,
+//! the coarsest stored length that divides `every` is read; at the edges finer ones, down to the metric's shortest, to
+//! which `from` and `to` are rounded outward.
+//!
+//! Promises: the stretches of a plan lie end to end, cover the range exactly, and none of their buckets lies in two buckets
+//! of the answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Subject;
+use super::answer::Resume;
+use super::ask::Ask;
+use super::fold::Fold;
+use crate::id::KeyNo;
+use crate::limits::{QUERY_BUCKETS_DEFAULT, QUERY_POINTS_MAX, QUERY_POINTS_PAGED_MAX, RETENTION_MAX};
+use crate::observe::grain::Grain;
+use crate::observe::metric::Kind;
+use crate::observe::page::Torn;
+use crate::observe::slab::Key;
+use crate::subscriber::Invalid;
+use crate::time::{Span, Timestamp};
+
+const HOUR_MS: i64 = 3_600_000;
+const WEEK_MS: i64 = Grain::D7.length_ms();
+/// Intervals that people choose, in seconds: one of them is taken when none is given, or named when one is too fine.
+const INTERVALS_S: [i64; 19] = [
+    5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 604_800,
+    2_419_200, 31_449_600,
+];
+
+/// Stored buckets of one length, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Their length.
+    pub grain: Grain,
+    /// When the first begins, in milliseconds; `i64::MIN` for everything that is stored.
+    pub from: i64,
+    /// When the last ends.
+    pub to: i64,
+}
+
+/// The stretches that answer for `from` to `to`, both multiples of the base, at intervals of `every`.
+pub fn plan(from: i64, to: i64, every: i64, base: Grain) -> Vec<Stretch> {
+    let fits = |grain: &&Grain| every % grain.length_ms() == 0;
+    let top = Grain::from_base(base).iter().rev().find(fits).copied().unwrap_or(base);
+    cover(from, to, base, top)
+}
+
+/// The fewest buckets that cover a range, of lengths from `base` to `top`.
+pub fn cover(from: i64, to: i64, base: Grain, top: Grain) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut at = from;
+    while at < to {
+        let lengths = Grain::from_base(base).iter().copied().filter(|grain| *grain <= top);
+        let fits = |grain: &Grain| grain.start_ms(at) == at && at + grain.length_ms() <= to;
+        let grain = lengths.rev().find(fits).unwrap_or(base);
+        let end = grain.start_ms(to).max(at + grain.length_ms());
+        // Where a longer bucket begins, it may be that one that fits.
+        let longer = Grain::from_base(grain).get(1).filter(|longer| **longer <= top);
+        let end = longer.map_or(end, |longer| end.min(longer.start_ms(at) + longer.length_ms()));
+        match stretches.last_mut().filter(|last| last.grain == grain) {
+            Some(last) => last.to = end,
+            None => stretches.push(Stretch { grain, from: at, to: end }),
+        }
+        at = end;
+    }
+    stretches
+}
+
+/// Which instants an answer is about, and in which steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) from: i64,
+    pub(super) to: i64,
+    pub(super) every: i64,
+}
+
+impl Range {
+    /// How many buckets the answer has.
+    pub(super) fn buckets(self) -> i64 {
+        (self.aligned(self.to - 1) - self.aligned(self.from)) / self.every + 1
+    }
+
+    /// The place of an instant's bucket among them; negative before the first.
+    pub(super) fn index(self, ms: i64) -> i64 {
+        if ms < self.from { -1 } else { (self.aligned(ms) - self.aligned(self.from)) / self.every }
+    }
+
+    /// When a bucket begins and ends.
+    pub(super) fn bounds(self, index: i64) -> (i64, i64) {
+        let start = self.aligned(self.from) + index * self.every;
+        (start.max(self.from), (start + self.every).min(self.to))
+    }
+
+    fn aligned(self, ms: i64) -> i64 {
+        let origin = if self.every % WEEK_MS == 0 { Grain::D7.start_ms(0) } else { 0 };
+        ms - (ms - origin).rem_euclid(self.every)
+    }
+}
+
+/// What to read, and what to make of it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What to read, in order of time.
+    pub stretches: Vec<Stretch>,
+    pub(super) ask: Ask,
+    pub(super) subject: Subject,
+    /// Absent: one moment, everything that is read together.
+    pub(super) range: Option<Range>,
+    /// Of a moment: which, or absent for all that is known.
+    pub(super) at: Option<i64>,
+    /// Places of the dimensions that series are kept apart by.
+    pub(super) grouped: Vec<usize>,
+    /// Texts that a dimension may have, by its place.
+    pub(super) filters: BTreeMap<usize, BTreeSet<String>>,
+    pub(super) resume: Option<Resume>,
+}
+
+impl Plan {
+    /// How an answer to this comes about. `resume` is what the question's cursor stands for.
+    pub fn new(ask: Ask, subject: Subject, now: Timestamp, resume: Option<Resume>) -> Result<Self, Invalid> {
+        let mut grouped = Vec::new();
+        for (at, name) in ask.group_by.iter().enumerate() {
+            let place = place_of(&subject, name, &format!("group_by[{at}]"))?;
+            if grouped.contains(&place) {
+                let detail = format!("`{name}` stands twice");
+                return Err(Invalid::new("field_repeated", &format!("group_by[{at}]"), detail));
+            }
+            grouped.push(place);
+        }
+        let mut filters = BTreeMap::new();
+        for (name, values) in &ask.filters {
+            filters.insert(place_of(&subject, name, &format!("where.{name}"))?, values.clone());
+        }
+        let mut plan =
+            Self { stretches: Vec::new(), at: None, range: None, ask, subject, grouped, filters, resume };
+        if plan.ask.is_moment() {
+            plan.stop_at();
+        } else {
+            plan.go_over(now)?;
+        }
+        Ok(plan)
+    }
+
+    /// How many points an answer may have.
+    pub(super) fn points_max(&self) -> usize {
+        if self.ask.limit.is_some() { QUERY_POINTS_PAGED_MAX } else { QUERY_POINTS_MAX }
+    }
+
+    fn stop_at(&mut self) {
+        let base = self.subject.base;
+        match self.ask.at {
+            Some(at) => {
+                let end = round_up(at.as_ms(), base);
+                self.at = Some(end);
+                self.stretches = everything_before(end, base);
+            }
+            None => self.stretches = vec![Stretch { grain: Grain::D7, from: i64::MIN, to: i64::MAX }],
+        }
+    }
+
+    fn go_over(&mut self, now: Timestamp) -> Result<(), Invalid> {
+        let range = match self.resume.as_ref().and_then(|resume| resume.range) {
+            Some(range) => range,
+            None => self.range_asked(now)?,
+        };
+        self.range = Some(range);
+        let buckets = usize::try_from(range.buckets()).unwrap_or(usize::MAX);
+        if buckets > self.points_max() {
+            return Err(self.too_large(1));
+        }
+        if self.subject.kind == Kind::State {
+            self.stretches = everything_before(range.from, self.subject.base);
+        }
+        self.stretches.extend(plan(range.from, range.to, range.every, self.subject.base));
+        Ok(())
+    }
+
+    fn range_asked(&self, now: Timestamp) -> Result<Range, Invalid> {
+        let base = self.subject.base;
+        let to = self.ask.to.unwrap_or(now).as_ms();
+        let from = self.ask.from.map_or(to - HOUR_MS, Timestamp::as_ms);
+        if from >= to {
+            let detail = "`from` lies before `to`, which is now unless it is given";
+            return Err(Invalid::new("field_range", "from", detail));
+        }
+        let (from, to) = (base.start_ms(from), round_up(to, base));
+        let every = match self.ask.every {
+            Some(every) => i64::try_from(every.0.as_millis()).unwrap_or(i64::MAX),
+            None => interval(from, to, base, QUERY_BUCKETS_DEFAULT).unwrap_or(WEEK_MS * 52),
+        };
+        let longest = i64::try_from(RETENTION_MAX.as_millis()).unwrap_or(i64::MAX);
+        if every == 0 || every % base.length_ms() != 0 || every > longest {
+            let detail =
+                format!("`every` is a multiple of {base}, the shortest buckets that are kept of this");
+            return Err(Invalid::new("field_value", "every", detail));
+        }
+        Ok(Range { from, to, every })
+    }
+
+    /// The refusal of an answer with so many series.
+    pub(super) fn too_large(&self, series: usize) -> Invalid {
+        let Range { from, to, .. } = self.range.unwrap_or(Range { from: 0, to: 1, every: 1 });
+        let buckets = QUERY_POINTS_MAX / series.max(1);
+        let remedy = match interval(from, to, self.subject.base, buckets) {
+            Some(every) => format!("ask for `every` {} or coarser, or for less time", every_text(every)),
+            None => "narrow it down with `where`, or group by fewer dimensions".to_owned(),
+        };
+        let max = self.points_max();
+        let detail =
+            format!("this answer would have more than {max} points ({series} series or more): {remedy}");
+        Invalid::new("query_too_large", "every", detail)
+    }
+
+    /// Begins an answer. `keys` are read after the pages, so that every cell's key is among them.
+    pub fn fold(&self, keys: &[(KeyNo, Key)]) -> Result<Fold<'_>, Torn> {
+        Fold::new(self, keys)
+    }
+}
+
+/// Everything that happened before an instant, as few buckets as there are.
+fn everything_before(ms: i64, base: Grain) -> Vec<Stretch> {
+    let week = Grain::D7.start_ms(ms);
+    let mut stretches = vec![Stretch { grain: Grain::D7, from: i64::MIN, to: week }];
+    stretches.extend(cover(week, ms, base, Grain::D1));
+    stretches
+}
+
+/// The finest usual interval that divides a range into at most so many buckets.
+fn interval(from: i64, to: i64, base: Grain, buckets: usize) -> Option<i64> {
+    let most = i64::try_from(buckets).unwrap_or(i64::MAX);
+    let usual = INTERVALS_S.into_iter().map(|seconds| seconds * 1000);
+    let fit = usual.filter(|every| every % base.length_ms() == 0);
+    fit.into_iter().find(|every| Range { from, to, every: *every }.buckets() <= most)
+}
+
+fn round_up(ms: i64, grain: Grain) -> i64 {
+    let start = grain.start_ms(ms);
+    if start == ms { ms } else { start + grain.length_ms() }
+}
+
+fn place_of(subject: &Subject, name: &str, field: &str) -> Result<usize, Invalid> {
+    subject.dimensions.iter().position(|dimension| dimension == name).ok_or_else(|| {
+        let detail = if subject.dimensions.is_empty() {
+            format!("`{name}` is no dimension: this metric has none")
+        } else {
+            format!("`{name}` is no dimension: this metric has {}", subject.dimensions.join(", "))
+        };
+        Invalid::new("field_value", field, detail)
+    })
+}
+
+/// An interval as people write it: `90s`, `1h`, `7d`.
+pub(super) fn every_text(every: i64) -> String {
+    let day = Grain::D1.length_ms();
+    if every % day == 0 {
+        format!("{}d", every / day)
+    } else {
+        Span::from_ms(every.unsigned_abs()).to_string()
+    }
+}
