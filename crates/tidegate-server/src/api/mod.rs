@@ -1,6 +1,8 @@
 //! The HTTP API: one file per resource, errors as RFC 9457, every route in one table.
 
+mod attributes;
 mod auth;
+mod backfills;
 mod catalog;
 mod census;
 mod declare;
@@ -213,6 +215,7 @@ fn routes() -> Vec<Route> {
     ];
     routes.extend(window_routes());
     routes.extend(gate_routes());
+    routes.extend(observe_routes());
     routes.extend(site_routes());
     routes
 }
@@ -235,6 +238,17 @@ fn gate_routes() -> Vec<Route> {
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
         route(M::POST, "/v1/gates/{name}/acquire", gates::acquire),
         route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
+    ]
+}
+
+/// What is counted, and found by what was indexed.
+fn observe_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
+        route(M::GET, "/v1/catalog/attributes/{service}", attributes::names),
+        route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values),
+        route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
+        route(M::GET, "/v1/backfills", backfills::list),
     ]
 }
 
