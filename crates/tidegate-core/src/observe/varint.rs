@@ -47,34 +47,29 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// Most numbers end within eight bytes, which are looked at together.
     #[inline]
     pub(super) fn number(&mut self) -> Result<u64, Torn> {
-        let first = self.byte()?;
-        if first < 0x80 { Ok(u64::from(first)) } else { self.number_after(first) }
-    }
-
-    /// Most of what is longer than a byte ends within eight, which are looked at together.
-    #[inline]
-    fn number_after(&mut self, first: u8) -> Result<u64, Torn> {
         const LAST: u64 = 0x8080_8080_8080_8080;
-        if let Some(word) = self.0.first_chunk::<7>() {
-            let mut bytes = [first; 8];
-            bytes[1..].copy_from_slice(word);
-            let word = u64::from_le_bytes(bytes);
-            let ends = !word & LAST;
-            if ends != 0 {
-                let end = ends.trailing_zeros() + 1;
-                self.0 = &self.0[end as usize / 8 - 1..];
-                return Ok(squeeze(word & (u64::MAX >> (64 - end))));
-            }
+        let Some(chunk) = self.0.first_chunk::<8>() else { return self.number_slowly() };
+        let word = u64::from_le_bytes(*chunk);
+        if word & 0x80 == 0 {
+            self.0 = &self.0[1..];
+            return Ok(word & 0x7f);
         }
-        self.number_slowly(first)
+        let ends = !word & LAST;
+        if ends == 0 {
+            return self.number_slowly();
+        }
+        let end = ends.trailing_zeros() + 1;
+        self.0 = self.0.get(end as usize / 8..).ok_or(Torn)?;
+        Ok(squeeze(word & (u64::MAX >> (64 - end))))
     }
 
     #[cold]
-    fn number_slowly(&mut self, first: u8) -> Result<u64, Torn> {
-        let mut value = u64::from(first & 0x7f);
-        for shift in (7..64).step_by(7) {
+    fn number_slowly(&mut self) -> Result<u64, Torn> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
