@@ -22,6 +22,8 @@ pub type GateNo = i64;
 pub type JobNo = i64;
 /// A counter, histogram, state or index inside an installation; another one when what it counts changes.
 pub type MetricNo = i64;
+/// A backfill of metrics inside an installation.
+pub type BackfillNo = i64;
 /// What keeps two series of a metric apart, numbered in order of first sight; 0 is `(other)`.
 pub type KeyNo = u32;
 /// A quarantined unit inside an installation, in order of arrival.

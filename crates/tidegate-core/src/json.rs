@@ -49,7 +49,7 @@ pub fn minify(text: &[u8]) -> Vec<u8> {
 }
 
 /// The index after the quote that closes the string whose contents begin at `at`; the end of an unclosed one.
-fn string_end(text: &[u8], mut at: usize) -> usize {
+pub(crate) fn string_end(text: &[u8], mut at: usize) -> usize {
     while let Some(offset) = text[at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
         at += offset;
         if text[at] == b'"' {

@@ -339,3 +339,46 @@ pub const QUARANTINE_UNITS_PER_CALL_MAX: usize = 1_000;
 pub const QUARANTINE_IDS_MAX: usize = 1_000;
 /// How far ahead of the server's clock an event's `time` may be: a wrong zone, not a wrong year.
 pub const TIME_AHEAD_MAX_MS: u64 = 24 * 3_600_000;
+
+/// Counters of one type of events: each costs time for every event, and rows for every bucket.
+pub const COUNTERS_PER_TYPE_MAX: usize = 16;
+/// Histograms of one type: some twenty times a counter's rows.
+pub const HISTOGRAMS_PER_TYPE_MAX: usize = 8;
+/// Entries of `states` of one type: an event tells of few objects.
+pub const EXTRACTIONS_PER_TYPE_MAX: usize = 8;
+/// Attributes that are states, of one entry of `states`.
+pub const STATE_ATTRIBUTES_MAX: usize = 8;
+/// States that `additional` or `only` of one entry may name.
+pub const STATE_TOKENS_MAX: usize = 16;
+/// Distinct states that are remembered for each object, the latest ones: what `additional` and `only` look among.
+pub const STATES_VISITED_MAX: usize = 64;
+/// Indexed attributes of one type: each is written for every event.
+pub const INDEX_PATHS_PER_TYPE_MAX: usize = 16;
+/// Distinct elements of one list that are indexed for one event: a list is not a document store.
+pub const INDEX_ELEMENTS_MAX: usize = 1_000;
+/// Dimensions of one metric.
+pub const DIMENSIONS_MAX: usize = 8;
+/// The name of a metric or of a kind of object; it stands in paths, files and logs.
+pub const METRIC_NAME_BYTES_MAX: usize = 64;
+/// Series of one metric unless its owner says otherwise; the rest are counted as `(other)`.
+pub const METRIC_KEYS_DEFAULT: u32 = 10_000;
+/// Series of one metric at most: each may cost a cell in every bucket.
+pub const METRIC_KEYS_MAX: u32 = 100_000;
+/// How exact a histogram may be: a thousandth takes 500 bins for each factor of e.
+pub const ACCURACY_MIN: f64 = 0.001;
+/// How inexact a histogram may be: beyond it a quantile says little.
+pub const ACCURACY_MAX: f64 = 0.2;
+/// How exact a histogram is unless its owner says otherwise: a hundredth.
+pub const ACCURACY_DEFAULT: f64 = 0.01;
+/// A value of a dimension, a state, an object's id or an indexed text; longer ones stand there by their hash.
+pub const OBSERVED_VALUE_BYTES_MAX: usize = 256;
+/// What one event may add to a sum, in units of 10⁻⁹: 10²⁰, more than any number of 64 bits, so that a billion of them
+/// still add up exactly in 128 bits.
+pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
+
+/// Bytes of bodies that are read for counting at once.
+pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Events that are counted in one transaction: others wait for it.
+pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// How long an event may wait to be counted.
+pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);

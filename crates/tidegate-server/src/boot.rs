@@ -148,6 +148,7 @@ async fn serve(
         origin: settings.origin.clone(),
         spans: Arc::new(spans),
         retention: settings.retention,
+        observing: settings.observing,
         standing,
         coordination,
     };

@@ -37,7 +37,10 @@ fn apply(catalog: &mut Catalog, row: TypeRow) {
         .map_err(|error| error.to_string())
         .and_then(|definition| EventType::compile(definition, row.created_at, row.updated_at));
     match compiled {
-        Ok(event_type) => catalog.put(&row.service, &row.type_name, Arc::new(event_type)),
+        Ok(event_type) => {
+            let event_type = Arc::new(event_type.counting(row.metrics));
+            catalog.put(&row.service, &row.type_name, event_type);
+        }
         // It was checked when it was declared: one damaged row must not keep all the others from their events.
         Err(problem) => {
             tracing::error!(service = row.service, r#type = row.type_name, problem, "a type can not be used");

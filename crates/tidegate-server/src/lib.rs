@@ -15,6 +15,7 @@ mod gates;
 pub mod listen;
 pub mod master_key;
 pub mod metrics;
+pub mod observing;
 pub mod pipeline;
 mod probe;
 pub mod roster;

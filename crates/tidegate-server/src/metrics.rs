@@ -4,6 +4,7 @@
 
 mod folds;
 mod gates;
+mod observing;
 mod process;
 pub mod scrape;
 mod sharing;
@@ -15,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use folds::Folds;
+use observing::Observing;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -72,6 +74,7 @@ pub struct Metrics {
     deliveries_removed: Counter,
     deliveries_expired: Counter,
     folds: Folds,
+    observing: Observing,
     oldest_event: Gauge,
     waiting: Gauge<u64, AtomicU64>,
     held: Gauge<u64, AtomicU64>,
@@ -120,6 +123,7 @@ impl Default for Metrics {
             deliveries_removed: Counter::default(),
             deliveries_expired: Counter::default(),
             folds: Folds::default(),
+            observing: Observing::default(),
             oldest_event: Gauge::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
@@ -199,6 +203,7 @@ impl Metrics {
         self.register_retention(&mut registry);
         self.register_sharing(&mut registry);
         self.folds.register(&mut registry);
+        self.observing.register(&mut registry);
         self.gates.register(&mut registry);
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
     }
@@ -256,6 +261,11 @@ impl Metrics {
     /// A lane works again for what came while it worked.
     pub fn lane_rerun(&self) {
         self.folds.rerun();
+    }
+
+    /// What a slice of events adds to metrics was written.
+    pub fn observed(&self, events: usize, spent: Duration) {
+        self.observing.flushed(events, spent);
     }
 
     /// Others had taken over what this process held.

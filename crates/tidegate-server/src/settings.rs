@@ -3,6 +3,7 @@
 //! [`File`] is what was written, everything optional and unknown keys refused with their line. [`Settings`] is what
 //! the server runs with: complete and checked, never looked up again. What concerns the store stands in [`store`].
 
+mod observe;
 pub mod store;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,7 +22,9 @@ use tidegate_core::time::Span;
 use crate::api::RequestRates;
 use crate::listen::Terms;
 use crate::listen::tls::TlsFiles;
+use crate::observing;
 use crate::spans::{Collector, OtlpSection};
+pub use observe::ObserveSection;
 pub(crate) use store::parse_master_key;
 use store::{GivenKeys, RedisSection, Secrets, StoreAt, StoreSection};
 
@@ -63,6 +66,8 @@ pub struct File {
     pub otlp: OtlpSection,
     /// How long things are kept.
     pub retention: RetentionSection,
+    /// How events are counted.
+    pub observe: ObserveSection,
 }
 
 /// `egress:`
@@ -171,6 +176,8 @@ pub struct Settings {
     pub origin: HeaderValue,
     /// How long things are kept.
     pub retention: Retention,
+    /// How events are counted.
+    pub observing: observing::Terms,
     /// How to log.
     pub log_format: LogFormat,
     /// Whether anything is sent.
@@ -254,6 +261,7 @@ impl File {
                 deliveries: over.retention.deliveries.or(self.retention.deliveries),
                 undelivered: over.retention.undelivered.or(self.retention.undelivered),
             },
+            observe: self.observe.overridden_by(over.observe),
         }
     }
 
@@ -279,6 +287,7 @@ impl File {
             policy: policy(&self.egress.allow)?,
             origin: origin(self.egress.origin.as_deref().unwrap_or(ORIGIN_DEFAULT))?,
             retention: retention(self.retention)?,
+            observing: self.observe.settle()?,
             log_format: self.log.format.unwrap_or_default(),
             delivers: self.deliver.enabled.unwrap_or(true),
             disk_reserve: store::disk_reserve(self.store.disk_reserve.as_deref())?,

@@ -2,10 +2,11 @@
 
 use tidegate_core::catalog::Mode;
 use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo, Version};
+use tidegate_core::observe::Spec;
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
 
-use crate::Error;
+use crate::{Error, Metric};
 
 /// Everything the pipeline and the API need to know about who is who.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +53,8 @@ pub struct TypeRow {
     pub updated_at: Timestamp,
     /// What it is, as JSON; absent when it was taken back.
     pub definition: Option<String>,
+    /// What is counted of it.
+    pub metrics: Vec<Metric>,
 }
 
 /// A gate.
@@ -279,6 +282,8 @@ pub enum Change {
         type_name: String,
         /// What it is, as JSON.
         definition: String,
+        /// What is counted of it.
+        metrics: Vec<Spec>,
     },
     /// Takes a type back.
     DeleteType {

@@ -20,6 +20,7 @@ mod configuration;
 mod folder;
 mod group;
 mod job;
+mod observe;
 mod read;
 mod replica;
 mod sweep;
@@ -30,7 +31,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{
+    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
@@ -44,6 +47,9 @@ pub use group::{
 };
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
+};
+pub use observe::{
+    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Slice, TypeVersion,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -141,6 +147,31 @@ pub trait Store: Send + Sync + 'static {
     }
     /// When the next window closes by itself.
     async fn close_due(&self) -> Result<Option<Timestamp>>;
+
+    /// Declared types as they were from each version after `since` on, oldest first.
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>>;
+    /// How far the events of this life, and of those that ended, have been observed.
+    async fn marks(&self) -> Result<Vec<Mark>>;
+    /// The events behind a mark: at most `limit` of them, and no further one after `bytes` bytes. All of them are there:
+    /// none with a lower number will ever come.
+    async fn unobserved(&self, of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice>;
+    /// Adds what a slice of events says and moves the mark behind it. A conflict, and nothing else, when somebody else
+    /// has moved it.
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()>;
+    /// Begins to count what was accepted before a type declared some of its metrics; a conflict when that was asked before.
+    async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow>;
+    /// Backfills of metrics, newest first: of one project, or all that are running.
+    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>>;
+    /// The next events that a backfill looks at, bounded like a slice behind a mark.
+    async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice>;
+    /// Everything that any process accepted before this time has been observed.
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp>;
+    /// Ends the mark of a life that has ended and of which everything is observed.
+    async fn end_mark(&self, _mark: Mark) -> Result<()> {
+        Ok(())
+    }
+    /// What a metric has counted in these buckets.
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups>;
 
     /// What a selector means at this instant.
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope>;

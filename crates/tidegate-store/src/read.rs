@@ -6,6 +6,7 @@ use tidegate_core::catalog::Reason;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::{Event, Unit};
 use tidegate_core::id::{DeliveryNo, Lane, QuarantineNo, Seq, SubscriberNo, Version};
+use tidegate_core::observe::Sighting;
 use tidegate_core::time::Timestamp;
 
 use crate::FoldRow;
@@ -59,6 +60,21 @@ pub struct EventRow {
     pub subject: Option<String>,
     /// The event as JSON, byte for byte as it is delivered.
     pub body: Bytes,
+}
+
+impl EventRow {
+    /// As those see it who count.
+    pub fn sighting(&self) -> Sighting<'_> {
+        Sighting {
+            seq: self.seq,
+            time: self.time,
+            id: &self.id,
+            source: &self.source,
+            type_name: &self.type_name,
+            subject: self.subject.as_deref(),
+            body: &self.body,
+        }
+    }
 }
 
 /// The events of a project that follow a mark, in order of acceptance.

@@ -19,6 +19,8 @@ pub enum Line {
     Sorted,
     /// Nobody acts on what may be another's by now.
     Lease,
+    /// What was counted is not counted again.
+    Watermark,
 }
 
 /// Whether this line is switched off.
@@ -33,7 +35,7 @@ pub fn is(line: Line) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<Line>> = std::sync::OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| {
         let name = std::env::var("TIDEGATE_SABOTAGE").ok()?;
-        let line = [Line::Fencing, Line::Sorted, Line::Lease]
+        let line = [Line::Fencing, Line::Sorted, Line::Lease, Line::Watermark]
             .into_iter()
             .find(|line| format!("{line:?}").eq_ignore_ascii_case(&name));
         tracing::error!(

@@ -1,6 +1,8 @@
 //! What `PUT /v1/catalog/services/{service}/types/{type}` takes.
 
-use serde::de::{Error, IgnoredAny};
+use std::collections::BTreeMap;
+
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,7 +13,11 @@ use crate::json;
 use crate::limits::{
     CATALOG_DESCRIPTION_BYTES_MAX, JSON_DEPTH_MAX, SCHEMA_BYTES_MAX, SOURCE_BYTES_MAX, TYPE_BYTES_MAX,
 };
+use crate::observe::{
+    Counter, Extraction, Histogram, Object, Observing, Spec, Switches, Term, check_retention,
+};
 use crate::operator;
+use crate::route::Path;
 use crate::subscriber::{Invalid, read};
 
 /// What a type of events is.
@@ -26,6 +32,12 @@ pub struct Definition {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// How long its events are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Term>,
+    /// What is counted, measured, followed and indexed of its events.
+    #[serde(flatten)]
+    pub observing: Observing,
 }
 
 /// What is said about a type that should not be sent any more.
@@ -46,12 +58,17 @@ impl Definition {
             return Err(Invalid { code: "json_too_deep", field: None, detail, syntax: true });
         }
         let form: Form = read(body)?;
-        form.refuse_later()?;
-        let definition =
-            Self { schema: form.schema, deprecated: form.deprecated.0, description: form.description };
+        let definition = form.into_definition();
         definition.check_texts()?;
         definition.compile_schema()?;
+        check_retention("retention", definition.retention.as_ref())?;
+        definition.observing.check()?;
         Ok(definition)
+    }
+
+    /// The metrics of the type.
+    pub fn specs(&self) -> Vec<Spec> {
+        self.observing.specs()
     }
 
     pub(super) fn compile_schema(&self) -> Result<Option<Schema>, Invalid> {
@@ -98,7 +115,7 @@ fn explain(flaw: &Flaw) -> Invalid {
     Invalid::new(code, &shown, format!("at `{shown}`: {}", flaw.detail))
 }
 
-/// The fields on the wire, those of later versions among them: better refused than silently without effect.
+/// The fields on the wire.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -106,28 +123,35 @@ struct Form {
     #[serde(default)]
     deprecated: Flag,
     description: Option<String>,
-    index: Option<IgnoredAny>,
-    counters: Option<IgnoredAny>,
-    histograms: Option<IgnoredAny>,
-    states: Option<IgnoredAny>,
+    retention: Option<Term>,
+    index: Option<Vec<Path>>,
+    counters: Option<BTreeMap<String, Object<Counter>>>,
+    histograms: Option<BTreeMap<String, Object<Histogram>>>,
+    states: Option<Vec<Object<Extraction>>>,
+    observe: Option<Object<Switches>>,
 }
 
 impl Form {
-    fn refuse_later(&self) -> Result<(), Invalid> {
-        let later = [
-            ("index", self.index.is_some()),
-            ("counters", self.counters.is_some()),
-            ("histograms", self.histograms.is_some()),
-            ("states", self.states.is_some()),
-        ];
-        match later.into_iter().find(|(_, given)| *given) {
-            Some((field, _)) => {
-                let detail = format!("this version has no `{field}` yet: leave it out");
-                Err(Invalid::new("catalog_unsupported", field, detail))
-            }
-            None => Ok(()),
+    fn into_definition(self) -> Definition {
+        let observing = Observing {
+            index: self.index,
+            counters: self.counters.map(unwrapped),
+            histograms: self.histograms.map(unwrapped),
+            states: self.states.map(|states| states.into_iter().map(|Object(inner)| inner).collect()),
+            observe: self.observe.map(|Object(inner)| inner),
+        };
+        Definition {
+            schema: self.schema,
+            deprecated: self.deprecated.0,
+            description: self.description,
+            retention: self.retention,
+            observing,
         }
     }
+}
+
+fn unwrapped<T>(named: BTreeMap<String, Object<T>>) -> BTreeMap<String, T> {
+    named.into_iter().map(|(name, Object(inner))| (name, inner)).collect()
 }
 
 /// `{"replaced_by":…}`, `{}` or `true`; `false` and `null` are none.

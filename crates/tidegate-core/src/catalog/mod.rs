@@ -24,6 +24,8 @@ pub use judge::{Finding, Reason, judge};
 pub use parcel::{pack, unpack};
 use schema::Schema;
 
+use crate::id::MetricNo;
+use crate::observe::Kind;
 use crate::time::Timestamp;
 
 /// What becomes of types that nobody declared.
@@ -60,6 +62,8 @@ pub struct EventType {
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
+    /// What is counted of it.
+    pub metrics: Vec<(Kind, String, MetricNo)>,
     schema: Option<Schema>,
 }
 
@@ -71,7 +75,19 @@ impl EventType {
         updated_at: Timestamp,
     ) -> Result<Self, String> {
         let schema = definition.compile_schema().map_err(|invalid| invalid.detail)?;
-        Ok(Self { definition, created_at, updated_at, schema })
+        Ok(Self { definition, created_at, updated_at, metrics: Vec::new(), schema })
+    }
+
+    /// The same, with the numbers that its metrics have.
+    #[must_use]
+    pub fn counting(self, metrics: Vec<(Kind, String, MetricNo)>) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// The number of one of its metrics.
+    pub fn metric(&self, kind: Kind, name: &str) -> Option<MetricNo> {
+        let found = self.metrics.iter().find(|(of, called, _)| *of == kind && called == name);
+        found.map(|(.., no)| *no)
     }
 }
 

@@ -46,10 +46,12 @@ impl Key {
 /// Long values stand in a key by their hash: they still keep windows apart, and a key stays short.
 fn shown(value: Value) -> Value {
     let text = value.to_string();
-    if text.len() <= FOLD_KEY_VALUE_BYTES_MAX {
-        return value;
-    }
+    if text.len() <= FOLD_KEY_VALUE_BYTES_MAX { value } else { Value::from(hashed(&text)) }
+}
+
+/// What stands for a text that is too long.
+pub(crate) fn hashed(text: &str) -> String {
     let hash = digest::digest(&digest::SHA256, text.as_bytes());
     let hex: String = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    Value::from(format!("sha256:{hex}"))
+    format!("sha256:{hex}")
 }

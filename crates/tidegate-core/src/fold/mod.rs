@@ -22,6 +22,7 @@ pub use book::{Arrival, Book, Closing, Member, Slot};
 pub use definition::{Fold, Folded, Mode};
 pub use draft::{Decided, Draft};
 pub use key::Key;
+pub(crate) use key::hashed;
 pub(crate) use render::join;
 pub use render::{Bundle, render};
 pub use window::{ClosedBy, Stage, Terms, Window};

@@ -5,14 +5,38 @@
 //! its rollups in the one transaction that moves the mark behind the slice. Whoever reads a slice twice, or crashes in
 //! between, adds it once. Everything here is a pure function of events and definitions.
 
+mod check;
+mod decimal;
+mod definition;
+#[cfg(test)]
+mod definition_tests;
+mod extract;
+#[cfg(test)]
+mod extract_tests;
 mod grain;
 mod metric;
 pub mod page;
+mod pick;
+pub mod posting;
 pub mod query;
+pub mod search;
+#[cfg(test)]
+mod search_tests;
 mod sketch;
 mod slab;
+pub mod state;
+#[cfg(test)]
+mod state_tests;
+pub mod value;
 mod varint;
 
+pub(crate) use check::retention as check_retention;
+pub(crate) use definition::Object;
+pub use definition::{
+    Counter, Extraction, Granularity, Histogram, IMPLICIT_PATHS, Measured, Observing, Switches, Term,
+    state_name,
+};
+pub use extract::{Extractor, NONE, Sighting};
 pub use grain::Grain;
 pub use metric::{Kind, Spec};
 pub use sketch::{Accuracy, Sketch, fixed};

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::grain::Grain;
+use super::metric::Kind;
 use super::sketch::{Accuracy, Sketch};
+use super::state::Policy;
 use super::varint::Torn;
-use crate::id::{MetricNo, Seq};
+use crate::id::{KeyNo, MetricNo, Seq};
 use crate::time::Timestamp;
 
 /// What keeps series of a metric apart: a JSON list of the values of its dimensions, in their order.
@@ -77,6 +79,8 @@ pub struct Sight {
     pub time: Timestamp,
     /// Its event.
     pub event: Seq,
+    /// From which states a change counts.
+    pub policy: Arc<Policy>,
 }
 
 /// The events that have a value of an attribute.
@@ -103,6 +107,14 @@ pub struct Rise {
     pub key: Key,
     /// What.
     pub cell: Cell,
+}
+
+impl Rise {
+    /// The page that has the cell, by the number of its key.
+    pub fn page(&self, key: KeyNo) -> u32 {
+        let is_sketch = matches!(self.cell, Cell::Sketch(_));
+        super::page::of(if is_sketch { Kind::Histogram } else { Kind::Counter }, key)
+    }
 }
 
 /// Everything that a slice of events adds, in the order in which it is written.
@@ -155,6 +167,13 @@ impl Slab {
         let Cell::Count { count, sum: total } = cell else { panic!("metric {metric} has values") };
         *count += 1;
         *total = total.saturating_add(sum);
+    }
+
+    /// Adds to a count that may also shrink, such as that of the objects in a state.
+    pub fn shift(&mut self, metric: MetricNo, base: Grain, key: &str, time: Timestamp, by: i64) {
+        let cell = self.cell(metric, base, key, base.start(time), || Cell::Count { count: 0, sum: 0 });
+        let Cell::Count { count, .. } = cell else { panic!("metric {metric} has values") };
+        *count += by;
     }
 
     /// Adds one value to a histogram whose shortest buckets are `base`. What is not a number is not added.

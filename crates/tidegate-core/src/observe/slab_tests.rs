@@ -37,6 +37,7 @@ fn observe(slab: &mut Slab, base: Grain, event: &Event) {
             value: "s".into(),
             time: event.time,
             event: event.seq,
+            policy: Arc::default(),
         });
     }
 }
@@ -83,6 +84,7 @@ fn recount(base: Grain, events: &[Event]) -> Delta {
             value: "s".into(),
             time: event.time,
             event: event.seq,
+            policy: Arc::default(),
         })
         .collect();
     Delta { rises, sights, postings }

@@ -51,6 +51,9 @@ pub struct ConditionProblem {
 }
 
 impl Condition {
+    /// What it can name.
+    pub(crate) const VARIABLES: [&str; 9] = check::VARIABLES;
+
     /// Parses and checks a condition.
     pub fn compile(source: &str) -> Result<Self, ConditionProblem> {
         let at_start = |detail: String| ConditionProblem { detail, line: 1, column: 1 };
@@ -79,6 +82,11 @@ impl Condition {
     /// The condition as written.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// What was parsed.
+    pub(crate) fn tree(&self) -> &IdedExpr {
+        &self.tree
     }
 
     /// Whether the event fulfils the condition, or why that cannot be said.

@@ -117,7 +117,7 @@ fn lane_at(value: &Value) -> Option<Lane> {
 }
 
 /// Numbers that are equal are one lane, however they are written.
-fn canonical(number: &serde_json::Number) -> String {
+pub(crate) fn canonical(number: &serde_json::Number) -> String {
     // Up to here every whole number has a double of its own.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {

@@ -95,7 +95,7 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("fold mode", "fold_unsupported"),
         ("fold term", "fold_term"),
     ];
-    const BY_PLACE: [(&str, &str); 14] = [
+    const BY_PLACE: [(&str, &str); 19] = [
         ("match.", "pattern_invalid"),
         ("fold.window", "duration_invalid"),
         ("fold.quiet", "duration_invalid"),
@@ -110,8 +110,15 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("grace", "duration_invalid"),
         ("breaker.probe", "duration_invalid"),
         ("disable_after", "duration_invalid"),
+        ("retention", "duration_invalid"),
+        ("index[", "path_invalid"),
+        ("counters.", "path_invalid"),
+        ("histograms.", "path_invalid"),
+        ("states[", "path_invalid"),
     ];
     let words = BY_WORDS.iter().find(|(words, _)| problem.starts_with(words));
+    // What is declared of a type is named by its owner, so its place is told by how it ends.
+    let path = if path.ends_with(".retention") { "retention" } else { path };
     let place = || BY_PLACE.iter().find(|(place, _)| path.starts_with(place));
     words.or_else(place).map_or("field_value", |(_, code)| code)
 }

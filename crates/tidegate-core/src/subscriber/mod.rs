@@ -33,4 +33,5 @@ pub use self::mask::mask_url;
 pub use self::patch::{Patched, Section, differences, patch, replace};
 pub use self::rate::Rate;
 pub use self::signing::{Algorithm, Rotation, Signing};
+pub(crate) use self::validate::check_condition;
 pub use self::validate::{CheckHeaders, CheckUrl, check_secret, validate};

@@ -100,10 +100,11 @@ fn matching(matching: &Match) -> Result<(), Invalid> {
             return Err(Invalid::new("field_too_many", field, detail));
         }
     }
-    condition("match.where", matching.condition.as_deref())
+    check_condition("match.where", matching.condition.as_deref())
 }
 
-fn condition(field: &str, source: Option<&str>) -> Result<(), Invalid> {
+/// Whether a condition compiles and can be true at all.
+pub(crate) fn check_condition(field: &str, source: Option<&str>) -> Result<(), Invalid> {
     let invalid =
         |problem: &ConditionProblem| Err(Invalid::new("condition_invalid", field, problem.to_string()));
     match source.map(Condition::compile) {
@@ -118,8 +119,8 @@ fn fold(fold: &Fold) -> Result<(), Invalid> {
     if let Some((field, detail)) = folded.problem() {
         return Err(Invalid::new("field_range", field, detail));
     }
-    condition("fold.bypass", folded.bypass.as_deref())?;
-    condition("fold.cancel_on", folded.cancel_on.as_deref())
+    check_condition("fold.bypass", folded.bypass.as_deref())?;
+    check_condition("fold.cancel_on", folded.cancel_on.as_deref())
 }
 
 /// A window has one lane, so what makes the lane is part of what makes the window.

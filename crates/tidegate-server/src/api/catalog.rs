@@ -32,6 +32,7 @@ pub(super) async fn put(
         service: service.clone(),
         type_name: type_name.clone(),
         definition: serde_json::to_string(&definition).expect("a definition is always JSON"),
+        metrics: definition.specs(),
     };
     let changed = app.change(change).await?;
     let status = if changed.created { StatusCode::CREATED } else { StatusCode::OK };

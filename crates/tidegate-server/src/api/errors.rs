@@ -30,18 +30,13 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Send smaller requests, or over a faster connection; nothing was accepted.",
     ),
     error(
-        "catalog_unsupported",
-        "This version does not know that kind of catalog.",
-        "Use a value that the API description lists.",
-    ),
-    error(
         "changed_meanwhile",
         "Somebody else changed the same thing at the same moment, several times in a row.",
         "Read it again and repeat the change.",
     ),
     error(
         "condition_invalid",
-        "A condition (`match.where`, `fold.bypass`, `fold.cancel_on`) can not be compiled, or is too large to be judged quickly.",
+        "A condition (`match.where`, `fold.bypass`, `fold.cancel_on`, a counter's `where`) can not be compiled, or is too large to be judged quickly.",
         "Correct the CEL expression; the detail says where it goes wrong.",
     ),
     error(

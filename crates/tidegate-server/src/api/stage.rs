@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tidegate_core::egress::Policy;
 use tidegate_core::ingest::Request;
 use tidegate_core::retention::Retention;
+use tidegate_core::observing: crate::observing::Terms::default(),
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{HttpTransport, SystemResolver};

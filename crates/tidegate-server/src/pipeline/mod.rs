@@ -27,6 +27,7 @@ pub(crate) mod lanes;
 
 mod lookout;
 mod notices;
+pub mod observe;
 mod rates;
 mod retain;
 
@@ -48,6 +49,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
+use crate::observing;
 use crate::roster::Rosters;
 use crate::spans::Spans;
 use crate::standing::Standing;
@@ -59,6 +61,7 @@ use errands::Errands;
 use ingest::Ingest;
 use lookout::Lookout;
 use notices::Notices;
+use observe::Observe;
 use persist::Persist;
 use retain::Retain;
 use verify::Verify;
@@ -89,6 +92,8 @@ pub struct Parts {
     pub spans: Arc<Spans>,
     /// How long things are kept.
     pub retention: Retention,
+    /// How events are observed.
+    pub observing: observing::Terms,
     /// Who else shares the store, and whether we may act.
     pub standing: Arc<Standing>,
     /// The other processes, if the store is shared.
@@ -114,10 +119,13 @@ pub struct Pipeline {
     pub desk: Arc<Desk>,
     /// What goes through the past.
     pub errands: Arc<Errands>,
+    /// What counts.
+    pub observe: Arc<Observe>,
     /// Public ids.
     pub mint: Mint,
     deliver: Arc<Deliver>,
     persist_loop: Mutex<Option<JoinHandle<()>>>,
+    observe_loop: Mutex<Option<JoinHandle<()>>>,
     /// What ends at once when the process stops.
     loops: Vec<JoinHandle<()>>,
     /// Says to the last that this process lives.
@@ -149,7 +157,8 @@ impl Pipeline {
     async fn start_with(parts: &Parts, loops: &Loops, desk: Desk) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
         let desk = Arc::new(desk);
-        let persist = Persist::new(parts, Arc::clone(&desk));
+        let observe = Observe::new(parts);
+        let persist = Persist::new(parts, Arc::clone(&desk), Arc::clone(&observe));
         let notices = Notices::new(parts, Arc::clone(&persist));
         let deliver = Deliver::new(parts, Arc::clone(&desk), Arc::clone(&persist), notices, mint.clone());
         let errands = Errands::new(parts, Arc::clone(&desk), Arc::clone(&persist));
@@ -162,6 +171,7 @@ impl Pipeline {
             persist.expect_close(at);
         }
         let persist_loop = Mutex::new(Some(loops.persist.spawn(Arc::clone(&persist).run())));
+        let observe_loop = Mutex::new(Some(tokio::spawn(Arc::clone(&observe).run())));
         loops.deliver.spawn(Arc::clone(&deliver).run());
         errands.resume_backfills(&parts.rosters.current());
         errands.resume_jobs().await?;
@@ -173,6 +183,7 @@ impl Pipeline {
             Arc::clone(&persist),
             Arc::clone(&errands),
             Arc::clone(&verify),
+            Arc::clone(&observe),
             parts.clock.clone(),
         ));
         let mut own_loops = vec![follow_loop, tokio::spawn(Retain::new(parts).run())];
@@ -193,9 +204,11 @@ impl Pipeline {
             persist,
             desk,
             errands,
+            observe,
             mint,
             deliver,
             persist_loop,
+            observe_loop,
             loops: own_loops,
             beat_loop,
             standing: Arc::clone(&parts.standing),
@@ -242,12 +255,9 @@ impl Pipeline {
         self.persist.release(self.desk.close());
         self.deliver.stop().await;
         self.persist.stop();
-        let persist_loop = self.persist_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(persist_loop) = persist_loop
-            && let Err(error) = persist_loop.await
-        {
-            tracing::error!(%error, "the group commit ended early");
-        }
+        join(&self.persist_loop, "the group commit").await;
+        self.observe.stop();
+        join(&self.observe_loop, "observing").await;
         self.leave().await;
     }
 
@@ -260,6 +270,16 @@ impl Pipeline {
         if let Err(error) = self.store.leave(self.clock.now()).await {
             tracing::warn!(%error, "could not leave in good order: the others take over in a moment");
         }
+    }
+}
+
+/// Waits for the end of a loop that was told to stop.
+async fn join(running: &Mutex<Option<JoinHandle<()>>>, what: &str) {
+    let running = running.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(running) = running
+        && let Err(error) = running.await
+    {
+        tracing::error!(%error, "{what} ended early");
     }
 }
 
@@ -308,6 +328,7 @@ async fn follow(
     persist: Arc<Persist>,
     errands: Arc<Errands>,
     verify: Arc<Verify>,
+    observe: Arc<Observe>,
     clock: Clock,
 ) {
     loop {
@@ -316,6 +337,7 @@ async fn follow(
         persist.release(desk.follow(&roster));
         errands.resume_backfills(&roster);
         verify.resume_all(&roster);
+        observe.look_again();
         // Whoever made the change may have failed to read it back. If there is more, this hears of it again.
         while let Err(error) = rosters.refresh().await {
             tracing::warn!(%error, "the new configuration can not be read yet");

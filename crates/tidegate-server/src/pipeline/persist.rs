@@ -32,6 +32,7 @@ use tokio::sync::{Notify, oneshot};
 use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
+use super::observe::Observe;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::roster::Rosters;
@@ -55,6 +56,7 @@ pub struct Persist {
     store: Arc<dyn Store>,
     rosters: Arc<Rosters>,
     desk: Arc<Desk>,
+    observe: Arc<Observe>,
     clock: Clock,
     metrics: Arc<Metrics>,
     watch: Arc<Watch>,
@@ -114,11 +116,12 @@ enum Look {
 }
 
 impl Persist {
-    pub(super) fn new(parts: &Parts, desk: Arc<Desk>) -> Arc<Self> {
+    pub(super) fn new(parts: &Parts, desk: Arc<Desk>, observe: Arc<Observe>) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::clone(&parts.store),
             rosters: Arc::clone(&parts.rosters),
             desk,
+            observe,
             clock: parts.clock.clone(),
             metrics: Arc::clone(&parts.metrics),
             watch: Arc::clone(&parts.watch),
@@ -336,6 +339,7 @@ impl Persist {
             self.tell(&**coordination, &committed, &batch.group);
         }
         self.follow_windows(&committed, &batch.group);
+        self.observe.committed(batch.group.submissions.iter().map(|submission| submission.units.len()).sum());
         self.release(self.desk.take(&mut committed));
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {

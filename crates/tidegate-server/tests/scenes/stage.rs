@@ -151,6 +151,7 @@ impl Stage {
             entropy: Entropy::seeded(1),
             metrics: Arc::new(Metrics::default()),
             retention: tidegate_core::retention::Retention::default(),
+            observing: tidegate_server::observing::Terms::default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("scenes"),
             spans: Arc::default(),

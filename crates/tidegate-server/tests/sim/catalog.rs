@@ -64,7 +64,8 @@ impl Site {
             Edit::Declare(name) => {
                 let definition = "{}".to_owned();
                 let type_name = name.to_owned();
-                self.change(Change::PutType { project, service, type_name, definition }).await;
+                self.change(Change::PutType { project, service, type_name, definition, metrics: Vec::new() })
+                    .await;
             }
             Edit::TakeBack(name) => {
                 let type_name = name.to_owned();

@@ -233,6 +233,7 @@ impl World {
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
             retention: self.plan.terms.unwrap_or_default(),
+            observing: tidegate_server::observing::Terms::default(),
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),

@@ -24,6 +24,7 @@ fn put(project: i64, type_name: &str, definition: &str) -> Change {
         service: "shop".to_owned(),
         type_name: type_name.to_owned(),
         definition: definition.to_owned(),
+        metrics: Vec::new(),
     }
 }
 
@@ -54,6 +55,7 @@ async fn types_come_change_and_go(mut bench: Bench) {
         created_at: start,
         updated_at: bench.now,
         definition: Some("{\"n\":2}".to_owned()),
+        metrics: Vec::new(),
     };
     assert_eq!(known, [expected]);
     bench.change(delete(PROJECT, "a")).await;

@@ -18,6 +18,7 @@ mod ids;
 mod jobs;
 mod lanes;
 mod listing;
+mod observe;
 mod pages;
 mod quarantine;
 mod replay;
@@ -100,6 +101,7 @@ pub fn cases() -> Vec<Case> {
         verification::cases(),
         catalog::cases(),
         gates::cases(),
+        observe::cases(),
         quarantine::cases(),
         listing::cases(),
         pages::cases(),

@@ -92,6 +92,11 @@ impl Writer {
         }
     }
 
+    /// Whether nothing is under way, and it is known what became of everything that was.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.conn.is_some() && self.doubt.is_none()
+    }
+
     /// Forgets the life before.
     pub(super) fn begin_anew(&mut self, incarnation: i64) {
         *self = Self::new(Arc::clone(&self.shared), incarnation);

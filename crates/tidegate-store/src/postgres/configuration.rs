@@ -12,6 +12,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 use tokio_postgres::Row;
 
+use super::catalog::Declaration;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
@@ -23,7 +24,7 @@ use crate::{
 
 /// Waits for the groups that are under way and keeps others out until the change is made.
 pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timestamp) -> Asked<Changed> {
-    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &CONFIGURATION]).await?;
+    hold_alone(conn, space).await?;
     let row =
         conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
     let version = row.get(0);
@@ -31,6 +32,12 @@ pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timest
     let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
     conn.execute(sql, &[&version, &now.as_ms()]).await?;
     Ok(Changed { version, no, created })
+}
+
+/// Holds the configuration while no group is under way.
+pub(super) async fn hold_alone(conn: &Conn, space: i32) -> Asked<()> {
+    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &CONFIGURATION]).await?;
+    Ok(())
 }
 
 /// Holds the configuration as it is, and says its version.
@@ -66,10 +73,11 @@ impl Applying<'_> {
             Change::CreateProject { id, catalog } => self.create_project(id, *catalog).await,
             Change::UpdateProject { no, catalog } => self.update_project(*no, *catalog).await,
             Change::DeleteProject { no } => self.delete_project(*no).await,
-            Change::PutType { project, service, type_name, definition } => {
+            Change::PutType { project, service, type_name, definition, metrics } => {
                 self.check_project(*project).await?;
                 let name = (*project, service.as_str(), type_name.as_str());
-                return Ok((*project, catalog::put(conn, name, definition, version, now).await?));
+                let declared = Declaration { definition, metrics, last: self.last };
+                return Ok((*project, catalog::put(conn, name, &declared, version, now).await?));
             }
             Change::DeleteType { project, service, type_name } => {
                 catalog::delete(conn, (*project, service, type_name), version, now).await

@@ -51,14 +51,14 @@ fn high(project: ProjectNo, id: &str) -> i64 {
     half(&context.finish())
 }
 
-const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
+pub(super) const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
 
 /// A text that is kept as bytes.
 pub(super) fn text(row: &Row, column: usize) -> String {
     String::from_utf8_lossy(row.get(column)).into_owned()
 }
 
-fn event_row(row: &Row) -> EventRow {
+pub(super) fn event_row(row: &Row) -> EventRow {
     EventRow {
         seq: row.get(0),
         version: row.get(1),

@@ -9,6 +9,7 @@
 
 mod admit;
 mod at_once;
+mod backfills;
 mod catalog;
 mod commit;
 mod configuration;
@@ -21,12 +22,17 @@ mod gates;
 mod health;
 mod jobs;
 mod lanes;
+mod metrics;
+mod observe;
 mod open;
+mod postings;
 mod quarantine;
 mod read;
 mod replay;
 mod replicas;
+mod rollups;
 mod sealed;
+mod states;
 mod submit;
 mod sweep;
 mod trigger;
@@ -43,17 +49,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{
+    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
-    WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration,
+    DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
+    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
+    Rollups, Scan, Scope, SealedRow, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept,
+    TakenOver, Trace, Triggered, TypeVersion, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -234,6 +242,50 @@ impl Store for PostgresStore {
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(folds::next_due(&*self.pool.lend().await?).await?)
+    }
+
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
+        Ok(catalog::versions(&*self.pool.lend().await?, since).await?)
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>> {
+        Ok(observe::marks(&*self.pool.lend().await?, self.shared.incarnation()).await?)
+    }
+
+    async fn unobserved(&self, of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice> {
+        observe::slice(self, of, after, limit, bytes).await
+    }
+
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
+        observe::flush(self, Arc::new(flush), now).await
+    }
+
+    async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
+        let space = self.shared.space;
+        self.change_at(now, move |conn| {
+            Box::pin(async move { backfills::start(conn, space, &new, now).await })
+        })
+        .await
+    }
+
+    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
+        Ok(backfills::list(&*self.pool.lend().await?, project).await?)
+    }
+
+    async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
+        Ok(backfills::unbackfilled(&*self.pool.lend().await?, &of, limit, bytes).await?)
+    }
+
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        Ok(observe::until(&*self.pool.lend().await?, now).await?)
+    }
+
+    async fn end_mark(&self, mark: Mark) -> Result<()> {
+        Ok(observe::end_mark(&*self.pool.lend().await?, mark).await?)
+    }
+
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
+        Ok(rollups::read(&*self.pool.lend().await?, metric, &buckets).await?)
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

@@ -15,6 +15,8 @@ const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
     let incarnation: Incarnation = conn.only("SELECT nextval('incarnations')", &[]).await?.get(0);
     conn.execute("INSERT INTO replicas (incarnation) VALUES ($1)", &[&incarnation]).await?;
+    let mark = "INSERT INTO marks SELECT $1, (last_value << 20) - 1, $2 FROM numbers";
+    conn.execute(mark, &[&incarnation, &now.as_ms()]).await?;
     let sql = format!("INSERT INTO beats (incarnation, name, began_at, at) VALUES ($1, $2, $3, {NOW_MS})");
     conn.execute(&sql, &[&incarnation, &name, &now.as_ms()]).await?;
     Ok(incarnation)

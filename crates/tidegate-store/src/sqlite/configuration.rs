@@ -10,6 +10,7 @@ use tidegate_core::limits::{KEYS_PER_PROJECT_MAX, PROJECTS_MAX, SUBSCRIBERS_PER_
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::VerificationStatus;
 
+use super::catalog::Declaration;
 use super::sweep::Numbered;
 use super::{Writer, catalog, failed, folds, gates, stamp, verification};
 use crate::{
@@ -59,9 +60,10 @@ fn apply(
         Change::CreateProject { id, catalog } => create_project(tx, id, *catalog, now),
         Change::UpdateProject { no, catalog } => update_project(tx, *no, *catalog),
         Change::DeleteProject { no } => delete_project(tx, *no, version, now),
-        Change::PutType { project, service, type_name, definition } => {
+        Change::PutType { project, service, type_name, definition, metrics } => {
             check_project(tx, *project)?;
-            let created = catalog::put(tx, (*project, service, type_name), definition, version, now)?;
+            let declared = Declaration { definition, metrics, last };
+            let created = catalog::put(tx, (*project, service, type_name), &declared, version, now)?;
             return Ok((*project, created));
         }
         Change::DeleteType { project, service, type_name } => {

@@ -81,9 +81,9 @@ pub(super) fn insert(
     Ok(())
 }
 
-const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
+pub(super) const COLUMNS: &str = "seq, version, accepted_at, time, id, source, type, subject, body";
 
-fn event_row(row: &Row<'_>) -> rusqlite::Result<EventRow> {
+pub(super) fn event_row(row: &Row<'_>) -> rusqlite::Result<EventRow> {
     Ok(EventRow {
         seq: row.get(0)?,
         version: row.get(1)?,

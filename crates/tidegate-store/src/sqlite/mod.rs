@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 mod audit;
+mod backfills;
 mod catalog;
 mod checkpoint;
 mod commit;
@@ -19,12 +20,17 @@ mod folds;
 mod gates;
 mod jobs;
 mod lanes;
+mod metrics;
+mod observe;
 mod open;
+mod postings;
 mod quarantine;
 mod read;
 mod replay;
+mod rollups;
 mod run;
 mod sealed;
+mod states;
 mod sweep;
 mod trigger;
 mod verification;
@@ -38,15 +44,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::{Book, Bundle};
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{
+    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration,
+    DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
+    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
+    Rollups, Scan, Scope, SealedRow, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept,
+    Trace, Triggered, TypeVersion, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -202,6 +211,42 @@ impl Store for SqliteStore {
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
         Ok(self.book.lock().unwrap_or_else(PoisonError::into_inner).next_due())
+    }
+
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
+        self.readers.read(move |conn| catalog::versions(conn, since).map_err(failed)).await
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>> {
+        self.readers.read(|conn| observe::marks(conn).map_err(failed)).await
+    }
+
+    async fn unobserved(&self, _of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice> {
+        self.readers.read(move |conn| observe::unobserved(conn, after, limit, bytes).map_err(failed)).await
+    }
+
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
+        self.write(self.calls, move |writer| observe::observe(writer, &flush, now)).await
+    }
+
+    async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
+        self.write(self.calls, move |writer| backfills::start(writer, new, now)).await
+    }
+
+    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
+        self.readers.read(move |conn| backfills::list(conn, project).map_err(failed)).await
+    }
+
+    async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
+        self.readers.read(move |conn| backfills::unbackfilled(conn, &of, limit, bytes).map_err(failed)).await
+    }
+
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        self.readers.read(move |conn| observe::until(conn, now).map_err(failed)).await
+    }
+
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
+        self.readers.read(move |conn| rollups::read(conn, metric, &buckets).map_err(failed)).await
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

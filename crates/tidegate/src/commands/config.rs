@@ -18,7 +18,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Colour, Output};
 
 /// Sections of the file; everything else stands at its top.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "store",
     "redis",
     "egress",
@@ -28,6 +28,7 @@ const SECTIONS: [&str; 12] = [
     "timeouts",
     "deliver",
     "retention",
+    "observe",
     "otlp",
     "metrics",
     "breaker",

@@ -84,6 +84,8 @@ pub(crate) struct ServeArgs {
     pub(crate) door: DoorArgs,
     #[command(flatten)]
     pub(crate) keeping: KeepingArgs,
+    #[command(flatten)]
+    pub(crate) counting: ObserveArgs,
 }
 
 /// What is asked of connections.
@@ -145,6 +147,33 @@ pub(crate) struct KeepingArgs {
     /// How long held and exhausted deliveries are kept before they expire [default: 30d]
     #[arg(long, env = "TIDEGATE_RETENTION_UNDELIVERED", value_name = "TIME", value_parser = span)]
     pub(crate) retention_undelivered: Option<Span>,
+}
+
+/// How events are counted.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Counting")]
+pub(crate) struct ObserveArgs {
+    /// How long an accepted event waits to be counted at most [default: 5s]
+    #[arg(long, env = "TIDEGATE_OBSERVE_INTERVAL", value_name = "TIME", value_parser = span)]
+    pub(crate) observe_interval: Option<Span>,
+    /// Events that are counted in one transaction at most [default: 10000]
+    #[arg(long, env = "TIDEGATE_OBSERVE_BATCH", value_name = "N")]
+    pub(crate) observe_batch: Option<usize>,
+    /// Threads that read events for counting [default: 1]
+    #[arg(long, env = "TIDEGATE_OBSERVE_WORKERS", value_name = "N", hide_short_help = true)]
+    pub(crate) observe_workers: Option<usize>,
+    /// `false` keeps all indexes of attributes as they are
+    #[arg(long, env = "TIDEGATE_OBSERVE_INDEX", value_name = "BOOL", hide_short_help = true)]
+    pub(crate) observe_index: Option<bool>,
+    /// `false` keeps all counters as they are
+    #[arg(long, env = "TIDEGATE_OBSERVE_COUNTERS", value_name = "BOOL", hide_short_help = true)]
+    pub(crate) observe_counters: Option<bool>,
+    /// `false` keeps all histograms as they are
+    #[arg(long, env = "TIDEGATE_OBSERVE_HISTOGRAMS", value_name = "BOOL", hide_short_help = true)]
+    pub(crate) observe_histograms: Option<bool>,
+    /// `false` keeps all states as they are
+    #[arg(long, env = "TIDEGATE_OBSERVE_STATES", value_name = "BOOL", hide_short_help = true)]
+    pub(crate) observe_states: Option<bool>,
 }
 
 fn span(text: &str) -> Result<Span, String> {
@@ -223,6 +252,15 @@ fn flags(args: ServeArgs) -> File {
             events: args.keeping.retention_events,
             deliveries: args.keeping.retention_deliveries,
             undelivered: args.keeping.retention_undelivered,
+        },
+        observe: settings::ObserveSection {
+            interval: args.counting.observe_interval,
+            batch: args.counting.observe_batch,
+            workers: args.counting.observe_workers,
+            index: args.counting.observe_index,
+            counters: args.counting.observe_counters,
+            histograms: args.counting.observe_histograms,
+            states: args.counting.observe_states,
         },
     }
 }

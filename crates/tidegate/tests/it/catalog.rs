@@ -59,8 +59,10 @@ fn what_can_not_be_kept_is_refused_with_its_place() {
     let admin = server.admin();
     for (body, code, field) in [
         (json!({"shema": {}}), "field_unknown", "shema"),
-        (json!({"counters": {"n": {}}}), "catalog_unsupported", "counters"),
-        (json!({"states": []}), "catalog_unsupported", "states"),
+        (json!({"counters": {"n": {"where": "data.a ="}}}), "condition_invalid", "counters.n.where"),
+        (json!({"histograms": {"n": {"accuracy": 1}}}), "field_range", "histograms.n.accuracy"),
+        (json!({"states": [{"object": "order"}]}), "field_missing", "states[0].id"),
+        (json!({"index": ["country"]}), "path_invalid", "index[0]"),
         (
             json!({"schema": {"properties": {"a": {"$ref": "https://x/y"}}}}),
             "schema_reference",

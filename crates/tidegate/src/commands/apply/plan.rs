@@ -186,7 +186,17 @@ async fn plan_type(client: &mut Client, document: Document) -> Result<Step, Fail
 /// A type is replaced as a whole: what the document leaves out goes away.
 fn compare_type(current: Option<&Value>, wanted: &Map<String, Value>) -> (Change, Vec<Value>) {
     let Some(current) = current.and_then(Value::as_object) else { return (Change::Create, Vec::new()) };
-    let declared = ["schema", "deprecated", "description", "index", "counters", "histograms", "states"];
+    let declared = [
+        "schema",
+        "deprecated",
+        "description",
+        "retention",
+        "index",
+        "counters",
+        "histograms",
+        "states",
+        "observe",
+    ];
     let differing = declared.iter().filter(|name| {
         let present = |members: &Map<String, Value>| members.get(**name).cloned().unwrap_or(Value::Null);
         present(current) != present(wanted)

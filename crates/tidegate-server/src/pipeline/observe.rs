@@ -1,0 +1,254 @@
+//! Observe: events that are stored are counted, slice by slice.
+//!
+//! Nothing is counted on the way in, and nothing from memory: a slice of events is read from behind the mark, judged by
+//! the catalog of each event's day, and what it adds is written in the transaction that moves the mark. So a crash
+//! costs nothing but the slice's work, and whatever a dead process left is observed by whoever finds its mark.
+//!
+//! The loop sleeps until enough has been accepted, or the oldest of it has waited long enough, or somebody asks. Where no
+//! type declares a metric it never wakes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::id::ProjectNo;
+use tidegate_core::limits::SLICE_BYTES_MAX;
+use tidegate_core::observe::Slab;
+use tidegate_core::time::Timestamp;
+use tidegate_store::{Advance, Error, EventRow, Flush, Mark, Slice, Store};
+use tokio::sync::{Notify, oneshot};
+
+use super::{Parts, STORE_RETRY};
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::metrics::Metrics;
+use crate::observing::{Past, Terms, Types};
+use crate::standing::Standing;
+
+/// How long somebody who asks waits for what is not counted yet.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Events that are looked at before others get their turn on this thread.
+const STRIDE: usize = 256;
+
+/// The loop, and what it is told.
+pub struct Observe {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    entropy: Entropy,
+    standing: Arc<Standing>,
+    metrics: Arc<Metrics>,
+    terms: Terms,
+    state: Mutex<State>,
+    wake: Notify,
+    /// Whether any type declares a metric.
+    is_on: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Events that were committed since the last pass began.
+    waiting: usize,
+    due: Option<Timestamp>,
+    asks: Vec<oneshot::Sender<()>>,
+    is_stopping: bool,
+}
+
+impl Observe {
+    pub(super) fn new(parts: &Parts) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(&parts.store),
+            clock: parts.clock.clone(),
+            entropy: parts.entropy.clone(),
+            standing: Arc::clone(&parts.standing),
+            metrics: Arc::clone(&parts.metrics),
+            terms: parts.observing,
+            state: Mutex::default(),
+            wake: Notify::new(),
+            is_on: AtomicBool::new(false),
+        })
+    }
+
+    /// A group was committed with so many new events.
+    pub(super) fn committed(&self, events: usize) {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.lock();
+        state.waiting += events;
+        let is_first = state.due.is_none();
+        if is_first {
+            state.due = Some(self.clock.now().plus(self.terms.interval));
+        }
+        if is_first || state.waiting >= self.terms.batch {
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// There may be something to observe that was not committed here: another catalog, or what a dead process left.
+    pub(super) fn look_again(&self) {
+        self.lock().due = Some(self.clock.now());
+        self.wake.notify_one();
+    }
+
+    /// Waits until everything that was accepted here before is counted, but not for ever. Says up to when all
+    /// processes have counted what they accepted.
+    pub async fn catch_up(&self) -> tidegate_store::Result<Timestamp> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().asks.push(reply);
+        self.wake.notify_one();
+        tokio::select! {
+            biased;
+            _ = answer => {}
+            () = self.clock.pause(PATIENCE) => {}
+        }
+        self.store.observed_until(self.clock.now()).await
+    }
+
+    pub(super) fn stop(&self) {
+        self.lock().is_stopping = true;
+        self.wake.notify_one();
+    }
+
+    /// The loop. What was accepted before it is stopped is counted before it ends, if the store lets it.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut types = Types::new(self.terms);
+        let mut has_failed = false;
+        self.look_again();
+        while let Some((asks, is_last)) = self.gather().await {
+            match self.pass(&mut types).await {
+                Ok(()) => {
+                    if std::mem::take(&mut has_failed) {
+                        tracing::info!("events are counted again");
+                    }
+                    asks.into_iter().for_each(|ask| drop(ask.send(())));
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::warn!(%error, "events are not counted until the store works again");
+                    }
+                    if !is_last {
+                        self.clock.pause(STORE_RETRY).await;
+                        self.look_again();
+                    }
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there is a reason to look; says who asked, and whether it is the last time.
+    async fn gather(&self) -> Option<(Vec<oneshot::Sender<()>>, bool)> {
+        loop {
+            let due = {
+                let mut state = self.lock();
+                let is_due = state.due.is_some_and(|at| at <= self.clock.now());
+                if is_due || state.is_stopping || !state.asks.is_empty() || state.waiting >= self.terms.batch
+                {
+                    (state.waiting, state.due) = (0, None);
+                    return Some((std::mem::take(&mut state.asks), state.is_stopping));
+                }
+                state.due
+            };
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                () = self.clock.doze_until_some(due) => {}
+            }
+        }
+    }
+
+    /// Observes everything that is there: of this life, of those that ended, and of the past where somebody wants that.
+    async fn pass(&self, types: &mut Types) -> tidegate_store::Result<()> {
+        types.refresh(&*self.store).await?;
+        self.is_on.store(types.is_observing(), Ordering::Relaxed);
+        if types.is_empty() {
+            return Ok(());
+        }
+        for mark in self.store.marks().await? {
+            self.follow(mark, types).await?;
+        }
+        if self.standing.leads() {
+            self.step_back(types).await?;
+        }
+        Ok(())
+    }
+
+    /// Observes what lies behind one mark.
+    async fn follow(&self, mut mark: Mark, types: &mut Types) -> tidegate_store::Result<()> {
+        loop {
+            let began = self.clock.now();
+            let slice = self.store.unobserved(mark.of, mark.seq, self.terms.batch, SLICE_BYTES_MAX).await?;
+            if slice.through == mark.seq {
+                return if mark.is_orphan { self.store.end_mark(mark).await } else { Ok(()) };
+            }
+            let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
+            let Slice { through, is_end, .. } = slice;
+            if slice.events.iter().any(|(_, event)| event.version > types.version()) {
+                types.refresh(&*self.store).await?;
+            }
+            let slab = self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await;
+            let advance = Advance::Mark { of: mark.of, after: mark.seq, through, at };
+            if !self.flush(advance, slab, slice.events.len()).await? {
+                return Ok(());
+            }
+            (mark.seq, mark.at) = (through, at);
+            if is_end && !mark.is_orphan {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes a step of each backfill, and comes back soon if there are more.
+    async fn step_back(&self, types: &mut Types) -> tidegate_store::Result<()> {
+        for row in self.store.backfills(None).await? {
+            let slice = self.store.unbackfilled(row.clone(), self.terms.batch, SLICE_BYTES_MAX).await?;
+            let mut past = Past::new(self.terms, row.clone());
+            let slab = self.read(&slice, |_, event, slab| past.observe(types, event, slab)).await;
+            let through = if slice.is_end { row.until } else { slice.through };
+            let looked = slice.events.len() as u64;
+            let advance =
+                Advance::Backfill { no: row.no, after: row.after, through, looked, is_last: slice.is_end };
+            self.flush(advance, slab, slice.events.len()).await?;
+            if !slice.is_end {
+                self.look_again();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums up what a slice says, and lets others have their turn meanwhile.
+    async fn read(
+        &self,
+        slice: &Slice,
+        mut observe: impl FnMut(ProjectNo, &EventRow, &mut Slab),
+    ) -> Slab {
+        let mut slab = Slab::new(self.entropy.u64());
+        for events in slice.events.chunks(STRIDE) {
+            for (project, event) in events {
+                observe(*project, event, &mut slab);
+            }
+            tokio::task::yield_now().await;
+        }
+        slab
+    }
+
+    /// Says whether this process was the one that counted them.
+    async fn flush(&self, advance: Advance, slab: Slab, events: usize) -> tidegate_store::Result<bool> {
+        let began = self.clock.elapsed();
+        let flush = Flush { advance, delta: slab.into_delta() };
+        match self.store.observe(flush, self.clock.now()).await {
+            Ok(()) => self.metrics.observed(events, self.clock.elapsed() - began),
+            // Another process was quicker: what it moved on from is its.
+            Err(Error::Conflict(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,275 @@
+//! Observing: metrics have numbers, an event is counted once, and the mark says what was.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::id::MetricNo;
+use tidegate_core::observe::page::{CellRef, cells};
+use tidegate_core::observe::{Delta, Grain, Kind, Slab, Spec};
+
+use super::bench::{Bench, Draft, PROJECT, START, draft};
+use super::{Case, named};
+use crate::{Advance, Buckets, Change, Error, Flush, Mark, Metric, NewBackfill, Slice};
+
+pub(super) fn cases() -> Vec<Case> {
+    named!("observe":
+        a_metric_keeps_its_number_for_as_long_as_it_counts_the_same,
+        types_of_a_service_share_what_they_share,
+        types_are_known_as_they_were,
+        the_first_metric_begins_with_what_comes_next,
+        a_slice_is_counted_once,
+        the_mark_survives_the_process,
+        buckets_of_all_lengths_add_up,
+        keys_beyond_the_limit_are_counted_together,
+        a_slice_is_bounded,
+        a_backfill_goes_through_the_past_once,
+    )
+}
+
+fn counter(name: &str, shape: &str) -> Spec {
+    Spec { kind: Kind::Counter, name: name.to_owned(), shape: shape.to_owned(), keys_max: 100 }
+}
+
+fn index(path: &str) -> Spec {
+    Spec { kind: Kind::Index, name: path.to_owned(), shape: String::new(), keys_max: 0 }
+}
+
+async fn declare(bench: &Bench, type_name: &str, metrics: Vec<Spec>) -> Vec<Metric> {
+    let change = Change::PutType {
+        project: PROJECT,
+        service: "shop".to_owned(),
+        type_name: type_name.to_owned(),
+        definition: "{}".to_owned(),
+        metrics,
+    };
+    bench.change(change).await;
+    let types = bench.store().configuration(0).await.expect("the configuration can be read").types;
+    types.into_iter().find(|row| row.type_name == type_name).expect("it was declared").metrics
+}
+
+async fn take_back(bench: &Bench, type_name: &str) {
+    let (service, type_name) = ("shop".to_owned(), type_name.to_owned());
+    bench.change(Change::DeleteType { project: PROJECT, service, type_name }).await;
+}
+
+async fn a_metric_keeps_its_number_for_as_long_as_it_counts_the_same(bench: Bench) {
+    let first = declare(&bench, "a", vec![counter("all", "1"), counter("some", "1")]).await;
+    let wider = Spec { keys_max: 500, ..counter("all", "1") };
+    let again = declare(&bench, "a", vec![wider, counter("some", "2")]).await;
+    assert_eq!(first[0], again[0]);
+    assert_ne!(first[1].2, again[1].2, "it counts something else");
+    take_back(&bench, "a").await;
+    let back = declare(&bench, "a", vec![counter("all", "1")]).await;
+    assert_ne!(back[0].2, first[0].2, "it begins anew");
+}
+
+async fn types_of_a_service_share_what_they_share(bench: Bench) {
+    let a = declare(&bench, "a", vec![index("data.x"), counter("n", "")]).await;
+    let b = declare(&bench, "b", vec![index("data.x"), counter("n", "")]).await;
+    assert_eq!(a[0], b[0]);
+    assert_ne!(a[1].2, b[1].2);
+    take_back(&bench, "a").await;
+    assert_eq!(declare(&bench, "a", vec![index("data.x")]).await[0], b[0], "the other one kept it");
+    declare(&bench, "a", Vec::new()).await;
+    declare(&bench, "b", Vec::new()).await;
+    assert_ne!(declare(&bench, "a", vec![index("data.x")]).await[0], b[0]);
+}
+
+async fn types_are_known_as_they_were(bench: Bench) {
+    let first = declare(&bench, "a", vec![counter("all", "1")]).await;
+    let since = bench.version().await;
+    let second = declare(&bench, "a", vec![counter("all", "2")]).await;
+    take_back(&bench, "a").await;
+    let all = bench.store().type_versions(0).await.expect("the store works");
+    let told: Vec<_> =
+        all.iter().map(|version| (version.definition.is_some(), version.metrics.clone())).collect();
+    assert_eq!(told, [(true, first), (true, second), (false, Vec::new())]);
+    assert!(all.is_sorted_by_key(|version| version.version));
+    let later = bench.store().type_versions(since).await.expect("the store works");
+    assert_eq!(later, all[1..]);
+}
+
+async fn marks(bench: &Bench) -> Vec<Mark> {
+    bench.store().marks().await.expect("the store works")
+}
+
+/// The mark of the process that runs.
+async fn mark(bench: &Bench) -> Mark {
+    let own = marks(bench).await.into_iter().find(|mark| !mark.is_orphan);
+    own.expect("a process that runs has a mark")
+}
+
+async fn slice(bench: &Bench, mark: Mark, limit: usize) -> Slice {
+    bench.store().unobserved(mark.of, mark.seq, limit, usize::MAX).await.expect("the store works")
+}
+
+/// What the slice adds to a counter whose only key is the event's id.
+fn by_id(metric: MetricNo, slice: &Slice) -> Delta {
+    let mut slab = Slab::new(1);
+    for (_, event) in &slice.events {
+        slab.count(metric, Grain::S5, &event.id, event.time, 2);
+    }
+    slab.into_delta()
+}
+
+async fn flush(bench: &Bench, mark: Mark, slice: &Slice, delta: Delta) -> crate::Result<()> {
+    let at = slice.at.unwrap_or(mark.at);
+    let advance = Advance::Mark { of: mark.of, after: mark.seq, through: slice.through, at };
+    bench.store().observe(Flush { advance, delta }, bench.now).await
+}
+
+/// Everything a metric has in buckets of one length: by bucket and key, count and sum.
+async fn counted(bench: &Bench, metric: MetricNo, grain: Grain) -> BTreeMap<(i64, String), (i64, i128)> {
+    let all = vec![Buckets { grain, from: i64::MIN, to: i64::MAX }];
+    let rollups = bench.store().rollups(metric, all).await.expect("the store works");
+    let keys: BTreeMap<_, _> = rollups.keys.into_iter().collect();
+    let mut found = BTreeMap::new();
+    for (_, bucket, page) in &rollups.pages {
+        for cell in cells(page).expect("it was just written") {
+            let (key, cell) = cell.expect("it was just written");
+            let CellRef::Count { count, sum } = cell else { panic!("it is a counter") };
+            let key = keys.get(&key).map_or("(other)", |key| key);
+            found.insert((*bucket, key.to_owned()), (count, sum));
+        }
+    }
+    found
+}
+
+fn drafts(ids: &[&str]) -> Vec<Draft> {
+    ids.iter().map(|id| draft(*id)).collect()
+}
+
+async fn the_first_metric_begins_with_what_comes_next(bench: Bench) {
+    bench.send(drafts(&["old", "older"])).await;
+    declare(&bench, "order.paid", vec![counter("all", "")]).await;
+    assert!(slice(&bench, mark(&bench).await, 10).await.events.is_empty(), "nobody asked about these");
+    bench.send(drafts(&["new"])).await;
+    let ids: Vec<String> =
+        slice(&bench, mark(&bench).await, 10).await.events.into_iter().map(|(_, event)| event.id).collect();
+    assert_eq!(ids, ["new"]);
+    declare(&bench, "order.sent", vec![counter("all", "")]).await;
+    assert_eq!(
+        slice(&bench, mark(&bench).await, 10).await.events.len(),
+        1,
+        "the first one still waits for it"
+    );
+}
+
+async fn a_slice_is_counted_once(bench: Bench) {
+    let metric = declare(&bench, "order.paid", vec![counter("all", "")]).await[0].2;
+    bench.send(drafts(&["a", "b", "a"])).await;
+    let (mark, now) = (mark(&bench).await, bench.now);
+    let slice = slice(&bench, mark, 10).await;
+    assert!(slice.is_end && slice.events.len() == 2, "a duplicate is no event");
+    assert!(bench.store().observed_until(now).await.expect("the store works") <= now);
+    flush(&bench, mark, &slice, by_id(metric, &slice)).await.expect("it is the next one");
+    let once = counted(&bench, metric, Grain::D1).await;
+    assert_eq!(once.values().copied().collect::<Vec<_>>(), [(1, 2), (1, 2)]);
+    let again = flush(&bench, mark, &slice, by_id(metric, &slice)).await;
+    assert!(matches!(again, Err(Error::Conflict(_))), "{again:?}");
+    assert_eq!(counted(&bench, metric, Grain::D1).await, once);
+}
+
+async fn the_mark_survives_the_process(mut bench: Bench) {
+    let metric = declare(&bench, "order.paid", vec![counter("all", "")]).await[0].2;
+    bench.send(drafts(&["a"])).await;
+    let first = mark(&bench).await;
+    let seen = slice(&bench, first, 10).await;
+    flush(&bench, first, &seen, by_id(metric, &seen)).await.expect("it is the next one");
+    bench.send(drafts(&["b", "c"])).await;
+    bench.reopen().await;
+    bench.send(drafts(&["d"])).await;
+    for mark in marks(&bench).await {
+        let seen = slice(&bench, mark, 10).await;
+        flush(&bench, mark, &seen, by_id(metric, &seen)).await.expect("nobody else is here");
+    }
+    let counted = counted(&bench, metric, Grain::S5).await;
+    let keys: Vec<&str> = counted.keys().map(|(_, key)| key.as_str()).collect();
+    assert_eq!(keys, ["a", "b", "c", "d"]);
+    assert!(counted.values().all(|cell| *cell == (1, 2)), "{counted:?}");
+}
+
+async fn buckets_of_all_lengths_add_up(bench: Bench) {
+    let metric = declare(&bench, "order.paid", vec![counter("all", "")]).await[0].2;
+    for round in 0..3 {
+        let minutes = [0, 1, 61, 60 * 25, 60 * 24 * 9];
+        let times = minutes.map(|minutes| START.plus(std::time::Duration::from_mins(minutes + round)));
+        let events =
+            times.iter().enumerate().map(|(n, time)| Draft { time: *time, ..draft(format!("{round}-{n}")) });
+        bench.send(events).await;
+        let mark = mark(&bench).await;
+        let slice = slice(&bench, mark, 10).await;
+        let mut slab = Slab::new(1);
+        slice.events.iter().for_each(|(_, event)| slab.count(metric, Grain::S5, "[]", event.time, 0));
+        flush(&bench, mark, &slice, slab.into_delta()).await.expect("it is the next one");
+    }
+    for grain in Grain::ALL {
+        let counted = counted(&bench, metric, grain).await;
+        assert_eq!(counted.values().map(|(count, _)| count).sum::<i64>(), 15, "{grain:?}");
+    }
+    assert_eq!(counted(&bench, metric, Grain::D1).await.len(), 3);
+}
+
+async fn keys_beyond_the_limit_are_counted_together(bench: Bench) {
+    let few = Spec { keys_max: 2, ..counter("all", "") };
+    let metric = declare(&bench, "order.paid", vec![few]).await[0].2;
+    for ids in [&["a", "b", "c"][..], &["d", "a2", "e"]] {
+        bench.send(drafts(ids)).await;
+        let mark = mark(&bench).await;
+        let seen = slice(&bench, mark, 10).await;
+        flush(&bench, mark, &seen, by_id(metric, &seen)).await.expect("it is the next one");
+    }
+    let counted = counted(&bench, metric, Grain::D7).await;
+    let told: Vec<_> = counted.iter().map(|((_, key), (count, sum))| (key.as_str(), *count, *sum)).collect();
+    assert_eq!(told, [("(other)", 4, 8), ("a", 1, 2), ("b", 1, 2)]);
+}
+
+async fn a_slice_is_bounded(bench: Bench) {
+    declare(&bench, "order.paid", vec![counter("all", "")]).await;
+    bench.send(drafts(&["a", "b", "c"])).await;
+    let mark = mark(&bench).await;
+    let first = slice(&bench, mark, 2).await;
+    assert!(!first.is_end && first.events.len() == 2);
+    let rest = slice(&bench, Mark { seq: first.through, ..mark }, 2).await;
+    assert!(rest.is_end && rest.events.len() == 1);
+    let bytes = bench.store().unobserved(mark.of, mark.seq, 10, 1).await.expect("the store works");
+    assert_eq!(bytes.events.len(), 1, "one goes, whatever its size");
+}
+
+async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
+    bench.send(drafts(&["a", "b"])).await;
+    bench.send([draft("c").kind("other"), draft("d").from("elsewhere"), draft("e")]).await;
+    let metrics = declare(&bench, "order.paid", vec![counter("all", "")]).await;
+    bench.send(drafts(&["f"])).await;
+    let new = NewBackfill {
+        project: PROJECT,
+        service: "shop".to_owned(),
+        type_name: "order.paid".to_owned(),
+        metrics: metrics.clone(),
+        definition: "{}".to_owned(),
+    };
+    let started = bench.store().start_backfill(new.clone(), bench.now).await.expect("it is the first");
+    assert!(matches!(bench.store().start_backfill(new, bench.now).await, Err(Error::Conflict(_))));
+    bench.send(drafts(&["g"])).await;
+    let mut seen = Vec::new();
+    for round in 0..10 {
+        let [row] = &bench.store().backfills(None).await.expect("the store works")[..] else { break };
+        let slice = bench.store().unbackfilled(row.clone(), 2, usize::MAX).await.expect("the store works");
+        seen.extend(slice.events.iter().map(|(_, event)| event.id.clone()));
+        let (after, through) = (row.after, if slice.is_end { row.until } else { slice.through });
+        let looked = slice.events.len() as u64;
+        let advance = Advance::Backfill { no: row.no, after, through, looked, is_last: slice.is_end };
+        let flush = Flush { advance, delta: by_id(metrics[0].2, &slice) };
+        bench.store().observe(flush.clone(), bench.now).await.expect("it is the next step");
+        assert!(matches!(bench.store().observe(flush, bench.now).await, Err(Error::Conflict(_))));
+        if round == 0 {
+            bench.reopen().await;
+        }
+    }
+    assert_eq!(seen, ["a", "b", "e", "f"], "up to when it was asked for");
+    let [row] = &bench.store().backfills(Some(PROJECT)).await.expect("the store works")[..] else {
+        panic!("it is remembered")
+    };
+    assert_eq!((row.no, row.looked, row.after), (started.no, 4, started.until));
+    assert_eq!(row.finished_at, Some(bench.now));
+    assert_eq!(counted(&bench, metrics[0].2, Grain::D1).await.len(), 4);
+}

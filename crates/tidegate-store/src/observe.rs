@@ -1,0 +1,199 @@
+//! What the store is told and asked about metrics.
+
+use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
+use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
+use tidegate_core::time::Timestamp;
+
+use crate::{Error, EventRow, Result};
+
+/// A metric of a declared type: what it is, what it is called, and its number.
+pub type Metric = (Kind, String, MetricNo);
+
+/// A declared type as it was from one version on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeVersion {
+    /// Whose.
+    pub project: ProjectNo,
+    /// The source of such events.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// Since which version.
+    pub version: Version,
+    /// What it is, as JSON; absent when it was taken back.
+    pub definition: Option<String>,
+    /// What is counted of it.
+    pub metrics: Vec<Metric>,
+}
+
+/// How far the events of one life have been observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Whose events.
+    pub of: Incarnation,
+    /// Everything up to this event.
+    pub seq: Seq,
+    /// When the last of them was accepted.
+    pub at: Timestamp,
+    /// That life has ended: whoever finds this observes the rest.
+    pub is_orphan: bool,
+}
+
+/// Events that follow a mark.
+#[derive(Clone, Debug, Default)]
+pub struct Slice {
+    /// The mark that stands behind them.
+    pub through: Seq,
+    /// When the last of them was accepted; absent when there is none.
+    pub at: Option<Timestamp>,
+    /// In order of acceptance, of all projects.
+    pub events: Vec<(ProjectNo, EventRow)>,
+    /// There were no more.
+    pub is_end: bool,
+}
+
+/// What a slice of events adds, and what moves with it.
+#[derive(Clone, Debug)]
+pub struct Flush {
+    /// What moves.
+    pub advance: Advance,
+    /// What the events add.
+    pub delta: Delta,
+}
+
+/// A mark that moves on. Nothing happens if it is not where the slice began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// That of a life's events.
+    Mark {
+        /// Whose.
+        of: Incarnation,
+        /// Where it must stand.
+        after: Seq,
+        /// Where it stands then.
+        through: Seq,
+        /// When the last of the events was accepted.
+        at: Timestamp,
+    },
+    /// That of a backfill.
+    Backfill {
+        /// Which.
+        no: BackfillNo,
+        /// Where it must stand.
+        after: Seq,
+        /// Where it stands then.
+        through: Seq,
+        /// How many events were looked at.
+        looked: u64,
+        /// It is the last step.
+        is_last: bool,
+    },
+}
+
+/// A wish to count what was accepted before a type declared some of its metrics.
+#[derive(Clone, Debug)]
+pub struct NewBackfill {
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// What is counted; what has been backfilled already is left out.
+    pub metrics: Vec<Metric>,
+    /// What the type is, as JSON.
+    pub definition: String,
+}
+
+/// A backfill of metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackfillRow {
+    /// Inside.
+    pub no: BackfillNo,
+    /// Whose events.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// What is counted.
+    pub metrics: Vec<Metric>,
+    /// What the type was when it began.
+    pub definition: String,
+    /// Where it began.
+    pub begin: Seq,
+    /// Everything up to here has been looked at.
+    pub after: Seq,
+    /// Where it ends.
+    pub until: Seq,
+    /// How many events it has looked at.
+    pub looked: u64,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// A stretch of buckets of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// How long each is.
+    pub grain: Grain,
+    /// The first one begins here, in milliseconds.
+    pub from: i64,
+    /// And this one is not among them.
+    pub to: i64,
+}
+
+/// What a metric has in some buckets.
+#[derive(Clone, Debug, Default)]
+pub struct Rollups {
+    /// All its keys.
+    pub keys: Vec<(KeyNo, Key)>,
+    /// Packed cells: how long the bucket is, when it begins, and they.
+    pub pages: Vec<(Grain, i64, Vec<u8>)>,
+}
+
+/// A metric that is counted now.
+#[derive(Clone, Debug)]
+pub(crate) struct Living {
+    pub(crate) no: MetricNo,
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) shape: String,
+}
+
+/// The metric that counts what a declaration asks for, if there is one, and the one it takes the place of.
+pub(crate) fn fate(spec: &Spec, living: &[Living]) -> (Option<MetricNo>, Option<MetricNo>) {
+    match living.iter().find(|metric| metric.kind == spec.kind && metric.name == spec.name) {
+        Some(metric) if metric.shape == spec.shape => (Some(metric.no), None),
+        found => (None, found.map(|metric| metric.no)),
+    }
+}
+
+/// What nobody declares any more after a type's metrics changed; `others` are those of the service's other types.
+pub(crate) fn dropped(old: &[Metric], new: &[Metric], others: &[Metric]) -> Vec<MetricNo> {
+    let is_in = |metric: &Metric, list: &[Metric]| list.iter().any(|(.., no)| *no == metric.2);
+    let gone = old.iter().filter(|metric| !is_in(metric, new) && !is_in(metric, others));
+    gone.map(|(.., no)| *no).collect()
+}
+
+/// Of what somebody wants counted, what was not asked for before; a conflict if there is nothing.
+pub(crate) fn not_yet(wanted: Vec<Metric>, before: &[Metric]) -> Result<Vec<Metric>> {
+    let is_new = |metric: &Metric| before.iter().all(|(.., no)| *no != metric.2);
+    let left: Vec<Metric> = wanted.into_iter().filter(is_new).collect();
+    if left.is_empty() {
+        return Err(Error::Conflict("everything that the type declares has been backfilled".to_owned()));
+    }
+    Ok(left)
+}
+
+/// The metrics of a type, as they are kept.
+pub(crate) fn written(metrics: &[Metric]) -> String {
+    serde_json::to_string(metrics).expect("names and numbers are always JSON")
+}
+
+/// Reads what [`written`] wrote; nothing if it is something else.
+pub(crate) fn read(text: &str) -> Vec<Metric> {
+    serde_json::from_str(text).unwrap_or_default()
+}

@@ -1,0 +1,133 @@
+//! Rollups: packed cells, one row for many keys of a bucket. Whoever adds holds the metrics' rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::id::{KeyNo, MetricNo};
+use tidegate_core::observe::{Cell, Grain, Rise, page};
+
+use super::db::{Asked, Conn};
+use crate::{Buckets, Error, Rollups};
+
+/// The key of whatever has no number of its own.
+const OTHER: KeyNo = 0;
+
+type Numbers<'r> = BTreeMap<(MetricNo, &'r str), KeyNo>;
+/// Metric, grain, bucket and page.
+type Place = (MetricNo, i64, i64, i64);
+
+/// Adds to the cells that are there. `rises` are sorted by metric, grain, bucket and key.
+pub(super) async fn add(conn: &Conn, rises: &[Rise]) -> Asked<()> {
+    if rises.is_empty() {
+        return Ok(());
+    }
+    let numbers = number(conn, rises).await?;
+    let mut more: BTreeMap<Place, Vec<(KeyNo, &Cell)>> = BTreeMap::new();
+    for rise in rises {
+        let no = numbers.get(&(rise.metric, &*rise.key)).copied().unwrap_or(OTHER);
+        let place = (rise.metric, rise.grain.code(), rise.bucket, i64::from(rise.page(no)));
+        more.entry(place).or_default().push((no, &rise.cell));
+    }
+    let places: Vec<Place> = more.keys().copied().collect();
+    let there = pages(conn, &places).await?;
+    let mut merged = Vec::with_capacity(places.len());
+    for (place, mut cells) in more {
+        cells.sort_by_key(|(no, _)| *no);
+        let page = page::merge(there.get(&place).map(Vec::as_slice), &cells);
+        merged.push(page.map_err(|torn| Error::Unavailable(torn.to_string()))?);
+    }
+    let (metrics, grains, buckets, numbers) = columns(&places);
+    conn.execute(
+        "INSERT INTO rollups (metric, grain, bucket, page, cells)
+         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])
+         ON CONFLICT (metric, grain, bucket, page) DO UPDATE SET cells = excluded.cells",
+        &[&metrics, &grains, &buckets, &numbers, &merged],
+    )
+    .await?;
+    Ok(())
+}
+
+fn columns(places: &[Place]) -> (Vec<i64>, Vec<i64>, Vec<i64>, Vec<i64>) {
+    let column = |pick: fn(&Place) -> i64| places.iter().map(pick).collect();
+    (column(|p| p.0), column(|p| p.1), column(|p| p.2), column(|p| p.3))
+}
+
+/// The pages that are there already.
+async fn pages(conn: &Conn, places: &[Place]) -> Asked<BTreeMap<Place, Vec<u8>>> {
+    let (metrics, grains, buckets, pages) = columns(places);
+    let sql = "SELECT r.metric, r.grain, r.bucket, r.page, r.cells
+        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS i(metric, grain, bucket, page)
+        JOIN rollups r USING (metric, grain, bucket, page)";
+    let rows = conn.rows(sql, &[&metrics, &grains, &buckets, &pages]).await?;
+    Ok(rows.iter().map(|row| ((row.get(0), row.get(1), row.get(2), row.get(3)), row.get(4))).collect())
+}
+
+/// The numbers of the keys of rises; new ones get theirs for as long as their metric has any.
+async fn number<'r>(conn: &Conn, rises: &'r [Rise]) -> Asked<Numbers<'r>> {
+    let wanted: BTreeSet<(MetricNo, &str)> = rises.iter().map(|rise| (rise.metric, &*rise.key)).collect();
+    let wanted: Vec<(MetricNo, &str)> = wanted.into_iter().collect();
+    let (metrics, keys): (Vec<MetricNo>, Vec<&[u8]>) =
+        wanted.iter().map(|(metric, key)| (*metric, key.as_bytes())).unzip();
+    let sql =
+        "SELECT i.place, k.no FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS i(metric, key, place)
+        JOIN rollup_keys k USING (metric, key)";
+    let rows = conn.rows(sql, &[&metrics, &keys]).await?;
+    let mut numbers = Numbers::new();
+    for row in &rows {
+        let place = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(0);
+        numbers.insert(wanted[place], u32::try_from(row.get::<_, i64>(1)).unwrap_or(OTHER));
+    }
+    let new = wanted.into_iter().filter(|key| !numbers.contains_key(key)).collect::<Vec<_>>();
+    number_new(conn, &new, &mut numbers).await?;
+    Ok(numbers)
+}
+
+async fn number_new<'r>(conn: &Conn, new: &[(MetricNo, &'r str)], numbers: &mut Numbers<'r>) -> Asked<()> {
+    if new.is_empty() {
+        return Ok(());
+    }
+    let metrics: BTreeSet<MetricNo> = new.iter().map(|(metric, _)| *metric).collect();
+    let metrics: Vec<MetricNo> = metrics.into_iter().collect();
+    let counts = conn.rows("SELECT no, keys, keys_max FROM metrics WHERE no = ANY($1)", &[&metrics]).await?;
+    let mut counts: BTreeMap<MetricNo, (i64, i64)> =
+        counts.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+    let (mut of, mut keys, mut given) = (Vec::new(), Vec::new(), Vec::new());
+    for (metric, key) in new {
+        let Some((count, max)) = counts.get_mut(metric) else { continue };
+        if count < max {
+            *count += 1;
+            of.push(*metric);
+            keys.push(key.as_bytes());
+            given.push(*count);
+            numbers.insert((*metric, key), u32::try_from(*count).unwrap_or(OTHER));
+        }
+    }
+    let insert = "INSERT INTO rollup_keys (metric, key, no)
+        SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[])";
+    conn.execute(insert, &[&of, &keys, &given]).await?;
+    let counts: Vec<i64> = metrics.iter().map(|no| counts.get(no).map_or(0, |(count, _)| *count)).collect();
+    let update = "UPDATE metrics m SET keys = i.keys
+        FROM unnest($1::bigint[], $2::bigint[]) AS i(no, keys) WHERE m.no = i.no AND m.keys <> i.keys";
+    conn.execute(update, &[&metrics, &counts]).await?;
+    Ok(())
+}
+
+/// What a metric has in some buckets, as of one instant.
+pub(super) async fn read(conn: &Conn, metric: MetricNo, buckets: &[Buckets]) -> Asked<Rollups> {
+    let sql = "SELECT no, key FROM rollup_keys WHERE metric = $1";
+    let rows = conn.rows(sql, &[&metric]).await?;
+    let keys = rows
+        .iter()
+        .map(|row| {
+            let key = String::from_utf8_lossy(row.get(1)).into();
+            (u32::try_from(row.get::<_, i64>(0)).unwrap_or(OTHER), key)
+        })
+        .collect();
+    let mut pages: Vec<(Grain, i64, Vec<u8>)> = Vec::new();
+    let sql = "SELECT bucket, cells FROM rollups
+        WHERE metric = $1 AND grain = $2 AND bucket >= $3 AND bucket < $4 ORDER BY bucket, page";
+    for Buckets { grain, from, to } in buckets {
+        let rows = conn.rows(sql, &[&metric, &grain.code(), from, to]).await?;
+        pages.extend(rows.iter().map(|row| (*grain, row.get(0), row.get(1))));
+    }
+    Ok(Rollups { keys, pages })
+}
