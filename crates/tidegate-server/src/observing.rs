@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Switches, Slab};
+use tidegate_core::observe::{Extractor, Slab, Switches};
 use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
 
 /// How events are observed.

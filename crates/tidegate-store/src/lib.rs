@@ -49,7 +49,8 @@ pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use observe::{
-    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Slice, TypeVersion,
+    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Search, Slice, TypeVersion,
+    ValueFilter,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -197,6 +198,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;
+    /// Events by the values of their indexed attributes, newest first. Looks at a bounded number of them: a page may have
+    /// few, or none, and still be followed by others.
+    async fn search(&self, project: ProjectNo, search: Search) -> Result<Page<EventRow>>;
+    /// Values of an indexed attribute in order, and how many events have each.
+    async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>>;
     /// The number of the newest event: whatever is accepted from now on has a higher one.
     async fn newest(&self) -> Result<Seq>;
     /// The events after a mark, oldest first: at most `limit` of them, and no further one after `bytes` bytes. Passes

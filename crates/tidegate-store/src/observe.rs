@@ -1,10 +1,14 @@
 //! What the store is told and asked about metrics.
 
+use std::collections::BTreeMap;
+
 use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
+use tidegate_core::observe::search::{Leaf, Plan};
+use tidegate_core::observe::value::Stretch;
 use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
 use tidegate_core::time::Timestamp;
 
-use crate::{Error, EventRow, Result};
+use crate::{Error, EventFilter, EventRow, Result};
 
 /// A metric of a declared type: what it is, what it is called, and its number.
 pub type Metric = (Kind, String, MetricNo);
@@ -152,6 +156,47 @@ pub struct Rollups {
     pub keys: Vec<(KeyNo, Key)>,
     /// Packed cells: how long the bucket is, when it begins, and they.
     pub pages: Vec<(Grain, i64, Vec<u8>)>,
+}
+
+/// A search for events by the values of their attributes.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// How they are found.
+    pub plan: Plan,
+    /// Where each path of the plan is indexed.
+    pub indexes: BTreeMap<String, Vec<MetricNo>>,
+    /// What else is asked of them.
+    pub filter: EventFilter,
+}
+
+impl Search {
+    pub(crate) fn of(&self, leaf: &Leaf) -> &[MetricNo] {
+        self.indexes.get(&leaf.path).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Values of an attribute.
+#[derive(Clone, Debug)]
+pub struct ValueFilter {
+    /// Where it is indexed.
+    pub indexes: Vec<MetricNo>,
+    /// Which of them.
+    pub stretches: Vec<Stretch>,
+    /// Those behind this one.
+    pub after: Option<Vec<u8>>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+impl ValueFilter {
+    /// The parts of the stretches that lie behind the last value.
+    pub(crate) fn left(&self) -> impl Iterator<Item = (Vec<u8>, &Vec<u8>)> {
+        self.stretches.iter().filter_map(|stretch| {
+            let next = self.after.as_ref().map(|after| [&after[..], &[0]].concat()).unwrap_or_default();
+            let from = stretch.from.clone().max(next);
+            (from < stretch.to).then_some((from, &stretch.to))
+        })
+    }
 }
 
 /// A metric that is counted now.

@@ -39,6 +39,19 @@ pub struct EventFilter {
     pub limit: usize,
 }
 
+impl EventFilter {
+    /// Whether an event is what it asks for, its number aside.
+    pub(crate) fn admits(&self, event: &EventRow) -> bool {
+        let is =
+            |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|w| found == Some(w));
+        is(&self.source, Some(&event.source))
+            && is(&self.type_name, Some(&event.type_name))
+            && is(&self.subject, event.subject.as_deref())
+            && self.from.is_none_or(|from| event.time >= from)
+            && self.to.is_none_or(|to| event.time < to)
+    }
+}
+
 /// An event as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRow {

@@ -112,7 +112,7 @@ impl Stretch {
 }
 
 /// Hands over everything by which an event is found: what stands at the path, as JSON, and the elements of a list.
-pub(super) fn each(found: Option<&str>, scratch: &mut Vec<u8>, mut give: impl FnMut(&[u8])) {
+pub fn each(found: Option<&str>, scratch: &mut Vec<u8>, mut give: impl FnMut(&[u8])) {
     let Some(json) = found else { return give(&[MISSING]) };
     match json.as_bytes().first() {
         Some(b'[') => {

@@ -404,6 +404,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Set `verification` to `challenge` or `cloudevents` first.",
     ),
     error(
+        "where_not_searchable",
+        "A search asks for something that indexes can not answer, such as an attribute that is not indexed.",
+        "Compare indexed attributes with fixed values; the detail names the part. Declare what is missing in `index` of the type.",
+    ),
+    error(
         "window_key_invalid",
         "A window's key does not have exactly the members that the subscriber folds by.",
         "Copy the key from `GET /v1/windows`.",

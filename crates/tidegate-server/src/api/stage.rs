@@ -6,7 +6,6 @@ use bytes::Bytes;
 use tidegate_core::egress::Policy;
 use tidegate_core::ingest::Request;
 use tidegate_core::retention::Retention;
-use tidegate_core::observing: crate::observing::Terms::default(),
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{HttpTransport, SystemResolver};
@@ -53,6 +52,7 @@ impl Stage {
             origin: http::HeaderValue::from_static("stage"),
             spans: Arc::default(),
             retention: Retention::default(),
+            observing: crate::observing::Terms::default(),
         };
         let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
         let pipeline = Pipeline::start_silent(&parts, &loops).await.expect("a new store");

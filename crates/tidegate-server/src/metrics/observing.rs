@@ -22,7 +22,11 @@ impl Default for Observing {
 
 impl Observing {
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register("observed_events", "Stored events that were looked at for metrics", self.events.clone());
+        registry.register(
+            "observed_events",
+            "Stored events that were looked at for metrics",
+            self.events.clone(),
+        );
         registry.register(
             "observe_flush_seconds",
             "Time to write what a slice of events adds to metrics",

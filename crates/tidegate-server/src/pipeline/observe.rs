@@ -220,11 +220,7 @@ impl Observe {
     }
 
     /// Sums up what a slice says, and lets others have their turn meanwhile.
-    async fn read(
-        &self,
-        slice: &Slice,
-        mut observe: impl FnMut(ProjectNo, &EventRow, &mut Slab),
-    ) -> Slab {
+    async fn read(&self, slice: &Slice, mut observe: impl FnMut(ProjectNo, &EventRow, &mut Slab)) -> Slab {
         let mut slab = Slab::new(self.entropy.u64());
         for events in slice.events.chunks(STRIDE) {
             for (project, event) in events {

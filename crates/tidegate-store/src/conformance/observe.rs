@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use tidegate_core::id::MetricNo;
 use tidegate_core::observe::page::{CellRef, cells};
-use tidegate_core::observe::{Delta, Grain, Kind, Slab, Spec};
+use tidegate_core::observe::search::Plan;
+use tidegate_core::observe::{Delta, Grain, Kind, Sight, Slab, Spec, value};
 
 use super::bench::{Bench, Draft, PROJECT, START, draft};
 use super::{Case, named};
-use crate::{Advance, Buckets, Change, Error, Flush, Mark, Metric, NewBackfill, Slice};
+use crate::{
+    Advance, Buckets, Change, Error, EventFilter, Flush, Mark, Metric, NewBackfill, Search, Slice,
+    ValueFilter,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     named!("observe":
@@ -22,6 +27,9 @@ pub(super) fn cases() -> Vec<Case> {
         keys_beyond_the_limit_are_counted_together,
         a_slice_is_bounded,
         a_backfill_goes_through_the_past_once,
+        objects_change_once_and_are_counted,
+        events_are_found_by_values_newest_first,
+        values_are_listed_with_their_counts,
     )
 }
 
@@ -272,4 +280,126 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
     assert_eq!((row.no, row.looked, row.after), (started.no, 4, started.until));
     assert_eq!(row.finished_at, Some(bench.now));
     assert_eq!(counted(&bench, metrics[0].2, Grain::D1).await.len(), 4);
+}
+
+/// Flushes what a closure makes of everything that waits.
+async fn observe(bench: &Bench, mut each: impl FnMut(&crate::EventRow, &mut Slab)) {
+    for mark in marks(bench).await {
+        let seen = slice(bench, mark, 1_000).await;
+        let mut slab = Slab::new(1);
+        seen.events.iter().for_each(|(_, event)| each(event, &mut slab));
+        if seen.through > mark.seq {
+            flush(bench, mark, &seen, slab.into_delta()).await.expect("nobody else is here");
+        }
+    }
+}
+
+fn sum(counted: &BTreeMap<(i64, String), (i64, i128)>, key: &str) -> i64 {
+    counted.iter().filter(|((_, found), _)| found == key).map(|(_, (count, _))| count).sum()
+}
+
+async fn objects_change_once_and_are_counted(mut bench: Bench) {
+    let spec = |kind| Spec { kind, name: "order data.status".to_owned(), shape: String::new(), keys_max: 10 };
+    let metrics = declare(&bench, "order.paid", vec![spec(Kind::State), spec(Kind::Transition)]).await;
+    let (state, transition) = (metrics[0].2, metrics[1].2);
+    let policy = std::sync::Arc::default();
+    // Each is: object, state, seconds after the start. The last but one comes too late, the last says nothing new.
+    let rounds = [
+        &[("a", "NEW", 1), ("b", "NEW", 2)][..],
+        &[("a", "PAID", 10), ("b", "PAID", 11)],
+        &[("a", "SENT", 5), ("b", "PAID", 12)],
+    ];
+    for (no, round) in rounds.into_iter().enumerate() {
+        let events = round.iter().enumerate().map(|(n, (.., seconds))| Draft {
+            time: START.plus(std::time::Duration::from_secs(*seconds)),
+            ..draft(format!("{no}-{n}"))
+        });
+        bench.send(events).await;
+        let mut next = round.iter();
+        observe(&bench, |event, slab| {
+            let (object, value, _) = next.next().expect("one for each event");
+            let (object, value) = ((*object).into(), (*value).into());
+            let policy = std::sync::Arc::clone(&policy);
+            let (time, event) = (event.time, event.seq);
+            slab.sight(Sight { state, transition, object, value, time, event, policy });
+        })
+        .await;
+        if no == 1 {
+            bench.reopen().await;
+        }
+    }
+    let states = counted(&bench, state, Grain::D1).await;
+    assert_eq!(["[\"NEW\"]", "[\"PAID\"]", "[\"SENT\"]"].map(|key| sum(&states, key)), [0, 2, 0]);
+    let changes = counted(&bench, transition, Grain::D1).await;
+    assert_eq!(sum(&changes, "[\"(none)\",\"NEW\"]"), 2);
+    assert_eq!(sum(&changes, "[\"NEW\",\"PAID\"]"), 2);
+    assert_eq!(changes.len(), 2, "{changes:?}");
+}
+
+/// Every event under its type and under the number of letters of its id.
+async fn index_all(bench: &Bench, metrics: &[Metric]) {
+    let (letters, kind) = (metrics[0].2, metrics[1].2);
+    observe(bench, |event, slab| {
+        for (index, found) in [(letters, event.id.len().into()), (kind, Value::from(event.type_name.clone()))]
+        {
+            value::each(Some(&found.to_string()), &mut Vec::new(), |bytes| {
+                slab.post(index, bytes, event.seq)
+            });
+        }
+    })
+    .await;
+}
+
+fn search(metrics: &[Metric], source: &str, before: Option<i64>, limit: usize) -> Search {
+    let plan = Plan::compile(source, &|path| metrics.iter().any(|(_, name, _)| name == path));
+    let indexes = metrics.iter().map(|(_, name, no)| (name.clone(), vec![*no])).collect();
+    let filter = EventFilter { before, limit, ..EventFilter::default() };
+    Search { plan: plan.expect("it can be searched by"), indexes, filter }
+}
+
+async fn found(bench: &Bench, search: Search) -> (Vec<String>, Option<i64>) {
+    let page = bench.store().search(PROJECT, search).await.expect("the store works");
+    (page.items.into_iter().map(|event| event.id).collect(), page.next)
+}
+
+async fn events_are_found_by_values_newest_first(mut bench: Bench) {
+    let metrics = declare(&bench, "order.paid", vec![index("data.n"), index("type")]).await;
+    bench.send(drafts(&["a", "bb", "c"])).await;
+    index_all(&bench, &metrics).await;
+    bench.send(drafts(&["dd", "eee"]).into_iter().chain([draft("f").kind("other")])).await;
+    index_all(&bench, &metrics).await;
+    bench.reopen().await;
+    let all = |source: &str| search(&metrics, source, None, 10);
+    assert_eq!(found(&bench, all("data.n == 1")).await.0, ["f", "c", "a"]);
+    assert_eq!(found(&bench, all("data.n >= 2 && type == 'order.paid'")).await.0, ["eee", "dd", "bb"]);
+    assert_eq!(found(&bench, all("data.n != 1 || type == 'other'")).await.0, ["f", "eee", "dd", "bb"]);
+    assert_eq!(found(&bench, all("data.n == 9")).await, (Vec::new(), None));
+    let (first, next) = found(&bench, search(&metrics, "data.n == 1", None, 2)).await;
+    assert_eq!(first, ["f", "c"]);
+    assert_eq!(found(&bench, search(&metrics, "data.n == 1", next, 2)).await.0, ["a"]);
+    let mut narrow = all("data.n == 1");
+    narrow.filter.type_name = Some("other".to_owned());
+    assert_eq!(found(&bench, narrow).await.0, ["f"]);
+    let other = bench.store().search(PROJECT + 1, all("data.n == 1")).await.expect("the store works");
+    assert!(other.items.is_empty(), "they are another project's");
+}
+
+async fn values_are_listed_with_their_counts(bench: Bench) {
+    let metrics = declare(&bench, "order.paid", vec![index("data.n"), index("type")]).await;
+    bench.send(drafts(&["a", "bb", "c"])).await;
+    index_all(&bench, &metrics).await;
+    bench.send(drafts(&["dd", "eee"])).await;
+    index_all(&bench, &metrics).await;
+    let list = async |after, limit| {
+        let (indexes, stretches) = (vec![metrics[0].2], value::listed().to_vec());
+        let filter = ValueFilter { indexes, stretches, after, limit };
+        let values = bench.store().values(filter).await.expect("the store works");
+        let last = values.last().map(|(value, _)| value.clone());
+        let told: Vec<(Value, u64)> =
+            values.iter().map(|(value, count)| (value::decode(value).expect("a number"), *count)).collect();
+        (told, last)
+    };
+    let (first, last) = list(None, 2).await;
+    assert_eq!(first, [(Value::from(1), 2), (Value::from(2), 2)]);
+    assert_eq!(list(last, 2).await.0, [(Value::from(3), 1)]);
 }

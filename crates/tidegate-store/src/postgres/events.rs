@@ -1,5 +1,7 @@
 //! Events: appended, looked up, listed. Never changed.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ring::digest;
 use tidegate_core::event::Event;
@@ -90,6 +92,17 @@ pub(super) async fn by_id(conn: &Conn, project: ProjectNo, id: &str) -> Asked<Ve
 pub(super) async fn by_seqs(conn: &Conn, seqs: &[Seq]) -> Asked<Vec<EventRow>> {
     let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ANY($1) ORDER BY seq");
     Ok(conn.rows(&sql, &[&seqs]).await?.iter().map(event_row).collect())
+}
+
+/// Those of these events that are a project's and still there.
+pub(super) async fn by_seqs_of(
+    conn: &Conn,
+    project: ProjectNo,
+    seqs: &[Seq],
+) -> Asked<BTreeMap<Seq, EventRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ANY($1) AND project = $2");
+    let rows = conn.rows(&sql, &[&seqs, &project]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), event_row(row))).collect())
 }
 
 /// Without a type the rows of all projects are looked at, and counted: a project with few events in a large store must

@@ -60,8 +60,8 @@ use crate::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration,
     DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
     NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept,
-    TakenOver, Trace, Triggered, TypeVersion, Vital, WindowFilter, WindowRow,
+    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
+    Swept, TakenOver, Trace, Triggered, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -327,6 +327,14 @@ impl Store for PostgresStore {
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {
         Ok(events::list(&*self.pool.lend().await?, project, &filter).await?)
+    }
+
+    async fn search(&self, project: ProjectNo, search: Search) -> Result<Page<EventRow>> {
+        Ok(postings::search(&*self.pool.lend().await?, project, &search).await?)
+    }
+
+    async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
+        Ok(postings::values(&*self.pool.lend().await?, &filter).await?)
     }
 
     async fn newest(&self) -> Result<Seq> {

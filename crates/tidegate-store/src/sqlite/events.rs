@@ -213,6 +213,16 @@ pub(super) fn by_seq(conn: &Connection, seq: Seq) -> rusqlite::Result<Option<Eve
     conn.prepare_cached(&sql)?.query_row([seq], event_row).optional()
 }
 
+/// One event of a project, if it is still there.
+pub(super) fn by_seq_of(
+    conn: &Connection,
+    project: ProjectNo,
+    seq: Seq,
+) -> rusqlite::Result<Option<EventRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE seq = ?1 AND project = ?2");
+    conn.prepare_cached(&sql)?.query_row([seq, project], event_row).optional()
+}
+
 pub(super) fn backfill_sql() -> String {
     format!("SELECT {COLUMNS}, project FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3")
 }

@@ -54,8 +54,8 @@ use crate::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration,
     DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
     NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept,
-    Trace, Triggered, TypeVersion, WindowFilter, WindowRow,
+    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
+    Swept, Trace, Triggered, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -287,6 +287,14 @@ impl Store for SqliteStore {
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {
         self.readers.read(move |conn| events::list(conn, project, &filter).map_err(failed)).await
+    }
+
+    async fn search(&self, project: ProjectNo, search: Search) -> Result<Page<EventRow>> {
+        self.readers.read(move |conn| postings::search(conn, project, &search).map_err(failed)).await
+    }
+
+    async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
+        self.readers.read(move |conn| postings::values(conn, &filter).map_err(failed)).await
     }
 
     async fn newest(&self) -> Result<Seq> {
