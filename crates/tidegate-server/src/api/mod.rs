@@ -19,6 +19,7 @@ mod pages;
 mod problem;
 mod projects;
 mod quarantine;
+mod query;
 mod rates;
 mod replay;
 mod replicas;
@@ -49,6 +50,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use serde::Serialize;
+use tidegate_core::limits::QUERIES_AT_ONCE;
 
 use crate::disk::Disk;
 use crate::listen::tls::Certificate;
@@ -86,6 +88,8 @@ pub struct App {
     vitals: Vitals,
     /// Tests of subscribers under way.
     samples: sample::Samples,
+    /// Turns of those who ask what was counted.
+    questions: tokio::sync::Semaphore,
 }
 
 impl App {
@@ -104,6 +108,7 @@ impl App {
             patching: tokio::sync::Mutex::default(),
             vitals: Vitals::default(),
             samples: sample::Samples::default(),
+            questions: tokio::sync::Semaphore::new(QUERIES_AT_ONCE),
         }
     }
 }
@@ -213,6 +218,7 @@ fn routes() -> Vec<Route> {
     ];
     routes.extend(window_routes());
     routes.extend(gate_routes());
+    routes.extend(query_routes());
     routes.extend(site_routes());
     routes
 }
@@ -235,6 +241,16 @@ fn gate_routes() -> Vec<Route> {
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
         route(M::POST, "/v1/gates/{name}/acquire", gates::acquire),
         route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
+    ]
+}
+
+fn query_routes() -> Vec<Route> {
+    use Method as M;
+    vec![
+        route(M::POST, "/v1/query/counters", query::counters),
+        route(M::POST, "/v1/query/histograms", query::histograms),
+        route(M::POST, "/v1/query/states", query::states),
+        route(M::POST, "/v1/query/transitions", query::transitions),
     ]
 }
 
