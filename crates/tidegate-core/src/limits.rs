@@ -255,6 +255,12 @@ pub const QUERY_POINTS_MAX: usize = 10_000;
 pub const QUERY_POINTS_PAGED_MAX: usize = 100_000;
 /// Buckets of an answer, at most, where nobody said how long they are to be.
 pub const QUERY_BUCKETS_DEFAULT: usize = 100;
+/// Stored buckets that one answer is made of: some seconds' work.
+pub const QUERY_BUCKETS_READ_MAX: i64 = 200_000;
+/// Bytes of stored buckets that are read at once for one answer.
+pub const QUERY_PORTION_BYTES: i64 = 16 * 1024 * 1024;
+/// Answers that are put together at the same time; others wait for their turn.
+pub const QUERIES_AT_ONCE: usize = 4;
 /// Percentiles of one answer.
 pub const QUERY_PERCENTILES_MAX: usize = 20;
 /// Values of one dimension that a question may name.

@@ -31,6 +31,17 @@ impl Kind {
             .find(|kind| kind.code() == code)
     }
 
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+            Self::State => "state",
+            Self::Transition => "transition",
+            Self::Index => "index",
+        }
+    }
+
     /// Whether all types of a service that declare it share it.
     pub fn is_shared(self) -> bool {
         !matches!(self, Self::Counter | Self::Histogram)

@@ -46,17 +46,14 @@ pub fn merge(page: Option<&[u8]>, more: &[(KeyNo, &Cell)]) -> Result<Vec<u8>, To
             writer.copy(earlier, cell);
             next = old.next().transpose()?;
         }
-        let mut sum = match next.filter(|(same, _)| *same == key) {
-            Some((_, cell)) => {
-                next = old.next().transpose()?;
-                cell.to_cell()?
-            }
-            None => Cell::nothing_like(group[0].1),
-        };
-        for (_, cell) in group {
-            sum.try_add(cell)?;
+        let same = next.filter(|(same, _)| *same == key);
+        if same.is_some() {
+            next = old.next().transpose()?;
         }
-        writer.write(key, &sum)?;
+        match (same, group) {
+            (None, [(_, alone)]) => writer.write(key, alone)?,
+            _ => writer.write_sum(key, same.map(|(_, cell)| cell), group)?,
+        }
     }
     while let Some((key, cell)) = next {
         writer.copy(key, cell);
@@ -81,6 +78,21 @@ pub fn cells(page: &[u8]) -> Result<Cells<'_>, Torn> {
     }
 }
 
+/// [`cells`] of a page of counts, as fast as they can be read; a page of sketches is left alone and `false`.
+pub(super) fn counts(page: &[u8], mut each: impl FnMut(KeyNo, i64, i128)) -> Result<bool, Torn> {
+    let mut cells = cells(page)?;
+    if cells.form != COUNTS {
+        return Ok(false);
+    }
+    while !cells.reader.0.is_empty() {
+        let tag = cells.reader.number()?;
+        let count = cells.reader.signed()?;
+        let sum = if tag & 1 == 1 { cells.reader.wide()? } else { 0 };
+        each(cells.step(tag >> 1)?, count, sum);
+    }
+    Ok(true)
+}
+
 /// A cell in a page.
 #[derive(Clone, Copy, Debug)]
 pub enum CellRef<'a> {
@@ -101,9 +113,9 @@ impl CellRef<'_> {
         Ok(match self {
             Self::Count { count, sum } => Cell::Count { count, sum },
             Self::Sketch(packed) => {
-                let mut sketch = Box::<Sketch>::default();
+                let mut sketch = Sketch::default();
                 packed.read(&mut sketch)?;
-                Cell::Sketch(sketch)
+                Cell::Sketch(sketch.into())
             }
         })
     }
@@ -141,12 +153,18 @@ impl<'a> Cells<'a> {
             let len = usize::try_from(self.reader.number()?).map_err(|_| Torn)?;
             (tag, CellRef::Sketch(SketchRef(self.reader.take(len)?)))
         };
-        if step == 0 && !self.is_first {
-            return Err(Torn);
-        }
+        Ok((self.step(step)?, cell))
+    }
+
+    /// The key that is so far from the one before.
+    #[inline]
+    fn step(&mut self, step: u64) -> Result<KeyNo, Torn> {
+        let is_progress = step > 0 || self.is_first;
         self.is_first = false;
-        self.key = KeyNo::try_from(step).ok().and_then(|step| self.key.checked_add(step)).ok_or(Torn)?;
-        Ok((self.key, cell))
+        let key =
+            KeyNo::try_from(step).ok().and_then(|step| self.key.checked_add(step)).filter(|_| is_progress);
+        self.key = key.ok_or(Torn)?;
+        Ok(self.key)
     }
 }
 
@@ -171,35 +189,63 @@ struct Writer {
     out: Vec<u8>,
     key: KeyNo,
     scratch: Vec<u8>,
+    sketch: Sketch,
 }
 
 impl Writer {
     fn new(form: u8, capacity: usize) -> Self {
         let mut out = Vec::with_capacity(capacity + 1);
         out.push(form);
-        Self { form, out, key: 0, scratch: Vec::new() }
+        Self { form, out, key: 0, scratch: Vec::new(), sketch: Sketch::default() }
     }
 
     fn write(&mut self, key: KeyNo, cell: &Cell) -> Result<(), Torn> {
         match cell {
             Cell::Count { count, sum } if self.form == COUNTS => self.count(key, *count, *sum),
-            Cell::Sketch(sketch) if self.form == SKETCHES && sketch.count() > 0 => {
-                let mut scratch = std::mem::take(&mut self.scratch);
-                scratch.clear();
-                sketch.encode(&mut scratch);
-                self.sketch(key, &scratch);
-                self.scratch = scratch;
-            }
-            Cell::Sketch(_) if self.form == SKETCHES => {}
+            Cell::Sketch(sketch) if self.form == SKETCHES => self.pack(key, sketch),
             _ => return Err(Torn),
         }
         Ok(())
     }
 
+    fn write_sum(
+        &mut self,
+        key: KeyNo,
+        old: Option<CellRef<'_>>,
+        more: &[(KeyNo, &Cell)],
+    ) -> Result<(), Torn> {
+        if let Some(CellRef::Sketch(old)) = old {
+            let mut sum = std::mem::take(&mut self.sketch);
+            old.read(&mut sum)?;
+            for (_, cell) in more {
+                let Cell::Sketch(sketch) = cell else { return Err(Torn) };
+                sum.merge(sketch);
+            }
+            self.pack(key, &sum);
+            self.sketch = sum;
+            return Ok(());
+        }
+        let mut sum = old.map_or_else(|| Ok(Cell::nothing_like(more[0].1)), CellRef::to_cell)?;
+        for (_, cell) in more {
+            sum.try_add(cell)?;
+        }
+        self.write(key, &sum)
+    }
+
+    fn pack(&mut self, key: KeyNo, sketch: &Sketch) {
+        if sketch.count() > 0 {
+            let mut packed = std::mem::take(&mut self.scratch);
+            packed.clear();
+            sketch.encode(&mut packed);
+            self.put(key, &packed);
+            self.scratch = packed;
+        }
+    }
+
     fn copy(&mut self, key: KeyNo, cell: CellRef<'_>) {
         match cell {
             CellRef::Count { count, sum } => self.count(key, count, sum),
-            CellRef::Sketch(packed) => self.sketch(key, packed.0),
+            CellRef::Sketch(packed) => self.put(key, packed.0),
         }
     }
 
@@ -215,7 +261,7 @@ impl Writer {
         }
     }
 
-    fn sketch(&mut self, key: KeyNo, packed: &[u8]) {
+    fn put(&mut self, key: KeyNo, packed: &[u8]) {
         let step = u64::from(self.step(key));
         put(&mut self.out, step);
         put(&mut self.out, packed.len() as u64);

@@ -35,7 +35,7 @@ fn sketches() -> BoxedStrategy<Cell> {
         .prop_map(|values| {
             let mut sketch = Sketch::default();
             values.iter().for_each(|value| sketch.add(Accuracy::new(0.02).unwrap(), *value));
-            Cell::Sketch(Box::new(sketch))
+            Cell::Sketch(sketch.into())
         })
         .boxed()
 }
@@ -83,7 +83,7 @@ fn pages_have_as_many_keys_as_their_kind_allows() {
 
 #[test]
 fn what_is_no_page_is_torn() {
-    let sketch = Cell::Sketch(Box::default());
+    let sketch = Cell::Sketch(std::sync::Arc::default());
     let page = merge(None, &[(1, &count(1, 0))]).unwrap();
     assert_eq!(merge(Some(&page), &[(1, &sketch)]), Err(Torn));
     assert_eq!(merge(None, &[(1, &count(1, 0)), (2, &sketch)]), Err(Torn));

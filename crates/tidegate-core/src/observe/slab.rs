@@ -34,8 +34,8 @@ pub enum Cell {
         /// Their sum.
         sum: i128,
     },
-    /// Values in bins.
-    Sketch(Box<Sketch>),
+    /// Values in bins; buckets of different lengths share it as long as they hold the same.
+    Sketch(Arc<Sketch>),
 }
 
 impl Cell {
@@ -43,7 +43,7 @@ impl Cell {
     pub(super) fn nothing_like(other: &Self) -> Self {
         match other {
             Self::Count { .. } => Self::Count { count: 0, sum: 0 },
-            Self::Sketch(_) => Self::Sketch(Box::default()),
+            Self::Sketch(_) => Self::Sketch(Arc::default()),
         }
     }
 
@@ -56,7 +56,7 @@ impl Cell {
                 Ok(())
             }
             (Self::Sketch(sketch), Self::Sketch(more)) => {
-                sketch.merge(more);
+                Arc::make_mut(sketch).merge(more);
                 Ok(())
             }
             _ => Err(Torn),
@@ -139,6 +139,8 @@ impl Delta {
 #[derive(Debug)]
 pub struct Slab {
     hasher: Seeded,
+    /// Keys of all metrics, numbered as they came: metrics of one type mostly have the same.
+    keys: HashMap<Key, u32, Seeded>,
     series: HashMap<MetricNo, Series, Seeded>,
     sights: Vec<Sight>,
     postings: HashMap<MetricNo, HashMap<Bytes, Vec<Seq>, Seeded>, Seeded>,
@@ -151,6 +153,7 @@ impl Slab {
         let hasher = Seeded(seed);
         Self {
             hasher,
+            keys: HashMap::with_hasher(hasher),
             series: HashMap::with_hasher(hasher),
             sights: Vec::new(),
             postings: HashMap::with_hasher(hasher),
@@ -186,9 +189,9 @@ impl Slab {
         if value.is_nan() {
             return;
         }
-        let cell = self.cell(metric, base, key, base.start(time), || Cell::Sketch(Box::default()));
+        let cell = self.cell(metric, base, key, base.start(time), || Cell::Sketch(Arc::default()));
         let Cell::Sketch(sketch) = cell else { panic!("metric {metric} has no values") };
-        sketch.add(accuracy, value);
+        Arc::make_mut(sketch).add(accuracy, value);
     }
 
     /// An object was seen in a state.
@@ -223,10 +226,12 @@ impl Slab {
 
     /// Adds everything of another one.
     pub fn merge(&mut self, other: Self) {
-        for (metric, series) in other.series.into_iter().collect::<Vec<_>>() {
-            let base = series.base;
-            for ((bucket, key), cell) in series.into_cells() {
-                let mine = self.cell(metric, base, &key, bucket, || Cell::nothing_like(&cell));
+        let mut keys: Vec<_> = other.keys.into_iter().collect();
+        keys.sort_unstable_by_key(|(_, number)| *number);
+        for (metric, Series { base, cells }) in other.series.into_iter().collect::<Vec<_>>() {
+            for ((bucket, key), cell) in cells.into_iter().collect::<Vec<_>>() {
+                let key = &keys[key as usize].0;
+                let mine = self.cell(metric, base, key, bucket, || Cell::nothing_like(&cell));
                 mine.try_add(&cell).expect("a metric is of one kind");
             }
         }
@@ -242,9 +247,10 @@ impl Slab {
     pub fn into_delta(self) -> Delta {
         let mut series: Vec<_> = self.series.into_iter().collect();
         series.sort_unstable_by_key(|(metric, _)| *metric);
+        let keys = Ranked::new(self.keys);
         let mut rises = Vec::with_capacity(self.rows);
         for (metric, series) in series {
-            series.rise(metric, &mut rises);
+            series.rise(metric, &keys, &mut rises);
         }
         let mut sights = self.sights;
         sights.sort_by_key(|sight| sight.event);
@@ -270,8 +276,15 @@ impl Slab {
         new: impl FnOnce() -> Cell,
     ) -> &mut Cell {
         let hasher = self.hasher;
+        let key = match self.keys.get(key) {
+            Some(number) => *number,
+            None => {
+                let number = self.keys.len() as u32;
+                self.keys.insert(key.into(), number);
+                number
+            }
+        };
         let series = self.series.entry(metric).or_insert_with(|| Series::new(base, hasher));
-        let key = series.number(key);
         series.cells.entry((bucket, key)).or_insert_with(|| {
             self.rows += Grain::from_base(base).len();
             new()
@@ -279,54 +292,38 @@ impl Slab {
     }
 }
 
+/// Keys in order, and the place of each number among them.
+struct Ranked {
+    keys: Vec<Key>,
+    places: Vec<u32>,
+}
+
+impl Ranked {
+    fn new(keys: HashMap<Key, u32, Seeded>) -> Self {
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        keys.sort_unstable();
+        let mut places = vec![0; keys.len()];
+        for (place, (_, number)) in (0..).zip(&keys) {
+            places[*number as usize] = place;
+        }
+        Self { keys: keys.into_iter().map(|(key, _)| key).collect(), places }
+    }
+}
+
 /// The cells of one metric, in buckets of one length.
 #[derive(Debug)]
 struct Series {
     base: Grain,
-    /// Keys, numbered as they came.
-    keys: HashMap<Key, u32, Seeded>,
     cells: HashMap<(i64, u32), Cell, Seeded>,
 }
 
 impl Series {
     fn new(base: Grain, hasher: Seeded) -> Self {
-        Self { base, keys: HashMap::with_hasher(hasher), cells: HashMap::with_hasher(hasher) }
-    }
-
-    fn number(&mut self, key: &str) -> u32 {
-        if let Some(number) = self.keys.get(key) {
-            return *number;
-        }
-        let number = self.keys.len() as u32;
-        self.keys.insert(key.into(), number);
-        number
-    }
-
-    /// The keys in order, and the place of each number among them.
-    fn ranked(keys: HashMap<Key, u32, Seeded>) -> (Vec<Key>, Vec<u32>) {
-        let mut keys: Vec<_> = keys.into_iter().collect();
-        keys.sort_unstable();
-        let mut places = vec![0; keys.len()];
-        for (place, (_, number)) in keys.iter().enumerate() {
-            places[*number as usize] = place as u32;
-        }
-        (keys.into_iter().map(|(key, _)| key).collect(), places)
-    }
-
-    /// Sorted by bucket and key.
-    fn into_cells(self) -> Vec<((i64, Key), Cell)> {
-        let (keys, places) = Self::ranked(self.keys);
-        let mut cells: Vec<_> = self.cells.into_iter().collect();
-        cells.sort_unstable_by_key(|((bucket, key), _)| (*bucket, places[*key as usize]));
-        cells
-            .into_iter()
-            .map(|((bucket, key), cell)| ((bucket, keys[places[key as usize] as usize].clone()), cell))
-            .collect()
+        Self { base, cells: HashMap::with_hasher(hasher) }
     }
 
     /// The rises in all lengths from the base up, each summed from the one before.
-    fn rise(self, metric: MetricNo, rises: &mut Vec<Rise>) {
-        let (keys, places) = Self::ranked(self.keys);
+    fn rise(self, metric: MetricNo, Ranked { keys, places }: &Ranked, rises: &mut Vec<Rise>) {
         let mut cells: Vec<_> = self
             .cells
             .into_iter()

@@ -55,7 +55,7 @@ fn recount(base: Grain, events: &[Event]) -> Delta {
             let mut sketch = Sketch::default();
             sketch.add(accuracy(), f64::from(event.value));
             add(COUNTER, grain, event, &event.key, Cell::Count { count: 1, sum: event.value.into() });
-            add(HISTOGRAM, grain, event, &event.key, Cell::Sketch(Box::new(sketch)));
+            add(HISTOGRAM, grain, event, &event.key, Cell::Sketch(sketch.into()));
         }
         for grain in [Grain::M5, Grain::H1, Grain::D1, Grain::D7] {
             add(COUNTER + 1, grain, event, "[]", Cell::Count { count: 1, sum: 0 });

@@ -47,16 +47,29 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// Most numbers end within eight bytes, which are looked at together.
     #[inline]
     pub(super) fn number(&mut self) -> Result<u64, Torn> {
-        let first = self.byte()?;
-        if first < 0x80 { Ok(u64::from(first)) } else { self.number_after(first) }
+        const LAST: u64 = 0x8080_8080_8080_8080;
+        let Some(chunk) = self.0.first_chunk::<8>() else { return self.number_slowly() };
+        let word = u64::from_le_bytes(*chunk);
+        if word & 0x80 == 0 {
+            self.0 = &self.0[1..];
+            return Ok(word & 0x7f);
+        }
+        let ends = !word & LAST;
+        if ends == 0 {
+            return self.number_slowly();
+        }
+        let end = ends.trailing_zeros() + 1;
+        self.0 = self.0.get(end as usize / 8..).ok_or(Torn)?;
+        Ok(squeeze(word & (u64::MAX >> (64 - end))))
     }
 
-    #[inline]
-    fn number_after(&mut self, first: u8) -> Result<u64, Torn> {
-        let mut value = u64::from(first & 0x7f);
-        for shift in (7..64).step_by(7) {
+    #[cold]
+    fn number_slowly(&mut self) -> Result<u64, Torn> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
@@ -101,6 +114,14 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Joins the lower seven bits of each of eight bytes.
+#[inline]
+fn squeeze(word: u64) -> u64 {
+    let word = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x3fff_0000_3fff_0000) >> 2;
+    (word & 0x0000_0000_0fff_ffff) | (word & 0x0fff_ffff_0000_0000) >> 4
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -113,7 +134,11 @@ mod tests {
             plain in any::<u64>(), shift in 0_u32..64, signed in any::<i64>(), wide in any::<i128>(), narrow in 0_u32..128,
         ) {
             let (plain, signed, wide) = (plain >> shift, signed >> shift, wide >> narrow);
+            // With bytes behind it or without, it is read on different ways.
             let mut bytes = Vec::new();
+            put(&mut bytes, plain);
+            prop_assert_eq!(Reader(&bytes).number(), Ok(plain));
+            bytes.clear();
             put(&mut bytes, plain);
             put_signed(&mut bytes, signed);
             put_wide(&mut bytes, wide);

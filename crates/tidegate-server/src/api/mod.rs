@@ -21,6 +21,7 @@ mod pages;
 mod problem;
 mod projects;
 mod quarantine;
+mod query;
 mod rates;
 mod replay;
 mod replicas;
@@ -51,6 +52,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use serde::Serialize;
+use tidegate_core::limits::QUERIES_AT_ONCE;
 
 use crate::disk::Disk;
 use crate::listen::tls::Certificate;
@@ -88,6 +90,8 @@ pub struct App {
     vitals: Vitals,
     /// Tests of subscribers under way.
     samples: sample::Samples,
+    /// Turns of those who ask what was counted.
+    questions: tokio::sync::Semaphore,
 }
 
 impl App {
@@ -106,6 +110,7 @@ impl App {
             patching: tokio::sync::Mutex::default(),
             vitals: Vitals::default(),
             samples: sample::Samples::default(),
+            questions: tokio::sync::Semaphore::new(QUERIES_AT_ONCE),
         }
     }
 }
@@ -249,6 +254,10 @@ fn observe_routes() -> Vec<Route> {
         route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values),
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
         route(M::GET, "/v1/backfills", backfills::list),
+        route(M::POST, "/v1/query/counters", query::counters),
+        route(M::POST, "/v1/query/histograms", query::histograms),
+        route(M::POST, "/v1/query/states", query::states),
+        route(M::POST, "/v1/query/transitions", query::transitions),
     ]
 }
 

@@ -29,10 +29,23 @@ impl Pages {
         Self::new(app.parts.store.salt(), caller.project, list, query)
     }
 
+    /// Of the list that a request's body asks for, a JSON object that may have a cursor of its own.
+    pub(crate) fn of_body(app: &App, caller: &Caller, list: &str, body: &[u8]) -> Self {
+        let mut question: Value = serde_json::from_slice(body).unwrap_or_default();
+        for name in ["cursor", "limit"] {
+            question.as_object_mut().map(|members| members.remove(name));
+        }
+        Self::within(app.parts.store.salt(), caller.project, [list, &question.to_string()])
+    }
+
     fn new(salt: &[u8], project: i64, list: &str, query: &Query) -> Self {
-        let mut context = project.to_be_bytes().to_vec();
         let filters = query.filters().flat_map(|(name, value)| [name, value]);
-        for text in [list].into_iter().chain(filters) {
+        Self::within(salt, project, [list].into_iter().chain(filters))
+    }
+
+    fn within<'t>(salt: &[u8], project: i64, texts: impl IntoIterator<Item = &'t str>) -> Self {
+        let mut context = project.to_be_bytes().to_vec();
+        for text in texts {
             context.extend((text.len() as u64).to_be_bytes());
             context.extend(text.as_bytes());
         }
@@ -64,8 +77,12 @@ impl Pages {
 
     /// The name after which to go on, in a list by name.
     pub(crate) fn name(&self, query: &mut Query) -> Result<Option<String>, Problem> {
-        let Some(text) = query.take("cursor") else { return Ok(None) };
-        self.open_name(&text).map(Some).ok_or_else(refused)
+        query.take("cursor").map(|text| self.name_of(&text)).transpose()
+    }
+
+    /// The name that a cursor stands for.
+    pub(crate) fn name_of(&self, cursor: &str) -> Result<String, Problem> {
+        self.open_name(cursor).ok_or_else(refused)
     }
 
     /// A name in a list, as clients pass it on.
@@ -104,7 +121,7 @@ impl Pages {
     }
 }
 
-fn refused() -> Problem {
+pub(super) fn refused() -> Problem {
     let detail = "pass on what `next` of the page before gave, with the same filters";
     Problem::invalid("cursor_invalid", "cursor", detail)
 }

@@ -128,9 +128,8 @@ impl<'a> Answer<'a> {
             (Form::Columns, range) => self.write_columns(&mut out, &places, range),
             (Form::Rows, Some(range)) => self.write_buckets(&mut out, &places, range),
             (Form::Rows, None) => {
-                let members = self.members();
                 let _ = write!(out, "\"{}\":", self.list_name());
-                self.write_series(&mut out, &places, &members);
+                self.write_series(&mut out, &places, &self.wording());
             }
         }
         if self.plan.ask.limit.is_some() {
@@ -184,7 +183,7 @@ impl<'a> Answer<'a> {
     }
 
     fn write_buckets(&self, out: &mut String, places: &[Place<'_>], range: Range) {
-        let members = self.members();
+        let wording = self.wording();
         out.push_str("\"buckets\":[");
         let begin = |out: &mut String, bucket| {
             let (from, to) = range.bounds(bucket);
@@ -194,7 +193,7 @@ impl<'a> Answer<'a> {
         };
         for bucket in places.chunk_by(|a, b| a.bucket == b.bucket) {
             begin(out, bucket[0].bucket);
-            self.write_series(out, bucket, &members);
+            self.write_series(out, bucket, &wording);
             out.push('}');
         }
         if self.series.is_empty() && self.plan.ask.fill == Fill::Zero {
@@ -206,20 +205,37 @@ impl<'a> Answer<'a> {
         out.push(']');
     }
 
-    fn write_series(&self, out: &mut String, places: &[Place<'_>], members: &[Member]) {
+    fn write_series(&self, out: &mut String, places: &[Place<'_>], wording: &Wording) {
         out.push('[');
         for (at, place) in places.iter().enumerate() {
             out.push_str(if at == 0 { "{" } else { ",{" });
-            out.push_str(&self.key_text(place.series));
-            for (at, member) in members.iter().enumerate() {
-                let opens = member.is_percentile() && !members[at - 1].is_percentile();
-                out.push_str(if opens { "\"percentiles\":{" } else { "" });
-                let _ = write!(out, "\"{}\":{}", member.name(), self.number(place.total, member));
-                out.push_str(if at + 1 == members.len() { "" } else { "," });
+            out.push_str(&wording.keys[place.series]);
+            for (name, member) in &wording.members {
+                out.push_str(name);
+                self.write_number(out, place.total, *member);
             }
-            out.push_str(if members.iter().any(Member::is_percentile) { "}}" } else { "}" });
+            out.push_str(wording.end);
         }
         out.push(']');
+    }
+
+    /// What is the same in every bucket.
+    fn wording(&self) -> Wording {
+        let members = self.members();
+        let mut wording = Wording {
+            keys: (0..self.series.len()).map(|series| self.key_text(series)).collect(),
+            members: Vec::new(),
+            end: if members.iter().any(|member| member.is_percentile()) { "}}" } else { "}" },
+        };
+        let mut were_percentiles = false;
+        for member in members {
+            let opens = member.is_percentile() && !were_percentiles;
+            were_percentiles = member.is_percentile();
+            let before = if opens { "\"percentiles\":{" } else { "" };
+            let comma = if wording.members.is_empty() { "" } else { "," };
+            wording.members.push((format!("{comma}{before}\"{}\":", member.name()), member));
+        }
+        wording
     }
 
     /// The members that say which series it is, with the comma after them.
@@ -237,14 +253,25 @@ impl<'a> Answer<'a> {
     fn write_columns(&self, out: &mut String, places: &[Place<'_>], range: Option<Range>) {
         let mut columns = Vec::new();
         if let Some(range) = range {
-            columns.push(("from".to_owned(), list(places, |place| time(range.bounds(place.bucket).0))));
-            columns.push(("to".to_owned(), list(places, |place| time(range.bounds(place.bucket).1))));
+            columns.push((
+                "from".to_owned(),
+                list(places, |out, place| out.push_str(&time(range.bounds(place.bucket).0))),
+            ));
+            columns.push((
+                "to".to_owned(),
+                list(places, |out, place| out.push_str(&time(range.bounds(place.bucket).1))),
+            ));
         }
         let names = self.plan.grouped.iter().map(|place| self.plan.subject.dimensions[*place].clone());
         let dimensions: Vec<(String, String)> = (0..)
             .zip(names)
             .map(|(at, name): (usize, _)| {
-                (name, list(places, |place| self.series[place.series].values[at].to_string()))
+                (
+                    name,
+                    list(places, |out, place| {
+                        let _ = write!(out, "{}", self.series[place.series].values[at]);
+                    }),
+                )
             })
             .collect();
         if self.is_of_objects() {
@@ -253,8 +280,10 @@ impl<'a> Answer<'a> {
             columns.push(("key".to_owned(), object(&dimensions)));
         }
         let members = self.members();
-        let column =
-            |member: &Member| (member.name(), list(places, |place| self.number(place.total, member)));
+        let column = |member: &Member| {
+            let number = |out: &mut String, place: &Place<'_>| self.write_number(out, place.total, *member);
+            (member.name(), list(places, number))
+        };
         columns.extend(members.iter().filter(|member| !member.is_percentile()).map(column));
         let percentiles: Vec<_> =
             members.iter().filter(|member| member.is_percentile()).map(column).collect();
@@ -289,27 +318,46 @@ impl<'a> Answer<'a> {
         members
     }
 
-    fn number(&self, total: Option<&Total>, member: &Member) -> String {
+    fn write_number(&self, out: &mut String, total: Option<&Total>, member: Member) {
         let sketch = total.and_then(|total| total.sketch.as_deref());
-        let of_sketch = |of: fn(&Sketch) -> Option<f64>| float(sketch.and_then(of));
-        match member {
-            Member::Count => match sketch {
-                Some(sketch) => sketch.count().to_string(),
-                None => total.map_or(0, |total| total.count).to_string(),
-            },
-            Member::Sum => decimal(sketch.map_or_else(|| total.map_or(0, |total| total.sum), Sketch::sum)),
-            Member::Mean => of_sketch(Sketch::mean),
-            Member::Min => of_sketch(Sketch::min),
-            Member::Max => of_sketch(Sketch::max),
-            Member::Percentile(q) => {
-                let accuracy = self.plan.subject.accuracy;
-                float(sketch.zip(accuracy).and_then(|(sketch, accuracy)| sketch.quantile(accuracy, *q)))
+        let value = match member {
+            Member::Count => {
+                let _ = match sketch {
+                    Some(sketch) => write!(out, "{}", sketch.count()),
+                    None => write!(out, "{}", total.map_or(0, |total| total.count)),
+                };
+                return;
             }
-        }
+            Member::Sum => {
+                let sum = sketch.map_or_else(|| total.map_or(0, |total| total.sum), Sketch::sum);
+                return write_decimal(out, sum);
+            }
+            Member::Mean => sketch.and_then(Sketch::mean),
+            Member::Min => sketch.and_then(Sketch::min),
+            Member::Max => sketch.and_then(Sketch::max),
+            Member::Percentile(q) => {
+                let known = sketch.zip(self.plan.subject.accuracy);
+                known.and_then(|(sketch, accuracy)| sketch.quantile(accuracy, q))
+            }
+        };
+        let _ = match value {
+            Some(value) => write!(out, "{value}"),
+            None => write!(out, "null"),
+        };
     }
 }
 
+/// What is written of a series in every bucket, apart from its numbers.
+struct Wording {
+    /// The members that say which series it is, with the comma after them.
+    keys: Vec<String>,
+    /// Each number with what stands before it.
+    members: Vec<(String, Member)>,
+    end: &'static str,
+}
+
 /// What is said of a point.
+#[derive(Clone, Copy)]
 enum Member {
     Count,
     Sum,
@@ -320,7 +368,7 @@ enum Member {
 }
 
 impl Member {
-    fn name(&self) -> String {
+    fn name(self) -> String {
         match self {
             Self::Count => "count".to_owned(),
             Self::Sum => "sum".to_owned(),
@@ -331,13 +379,19 @@ impl Member {
         }
     }
 
-    fn is_percentile(&self) -> bool {
+    fn is_percentile(self) -> bool {
         matches!(self, Self::Percentile(_))
     }
 }
 
-fn list(places: &[Place<'_>], text: impl Fn(&Place<'_>) -> String) -> String {
-    format!("[{}]", places.iter().map(text).collect::<Vec<_>>().join(","))
+fn list(places: &[Place<'_>], write: impl Fn(&mut String, &Place<'_>)) -> String {
+    let mut out = String::from("[");
+    for (at, place) in places.iter().enumerate() {
+        out.push_str(if at == 0 { "" } else { "," });
+        write(&mut out, place);
+    }
+    out.push(']');
+    out
 }
 
 fn object(members: &[(String, String)]) -> String {
@@ -349,18 +403,13 @@ fn time(ms: i64) -> String {
     format!("\"{}\"", Timestamp::from_ms(ms))
 }
 
-fn float(value: Option<f64>) -> String {
-    value.map_or_else(|| "null".to_owned(), |value| value.to_string())
-}
-
 /// Units of 10⁻⁹ as a decimal number, to the last digit.
-fn decimal(units: i128) -> String {
+fn write_decimal(out: &mut String, units: i128) {
     let (whole, rest) = (units.unsigned_abs() / 1_000_000_000, units.unsigned_abs() % 1_000_000_000);
-    let sign = if units < 0 { "-" } else { "" };
-    let fraction = format!("{rest:09}");
-    match fraction.trim_end_matches('0') {
-        "" => format!("{sign}{whole}"),
-        digits => format!("{sign}{whole}.{digits}"),
+    let _ = write!(out, "{}{whole}", if units < 0 { "-" } else { "" });
+    if rest > 0 {
+        let _ = write!(out, ".{rest:09}");
+        out.truncate(out.trim_end_matches('0').len());
     }
 }
 

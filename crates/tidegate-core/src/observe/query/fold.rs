@@ -68,17 +68,36 @@ pub(super) struct Point {
 #[derive(Debug)]
 pub struct Fold<'a> {
     plan: &'a Plan,
-    /// The series of a key, by its number.
-    series_of: Vec<u32>,
     /// With whether it was seen.
     series: Vec<(Series, bool)>,
     seen: usize,
     bucket: i64,
-    row: Vec<Total>,
-    touched: Vec<u32>,
-    is_touched: Vec<bool>,
+    row: Row,
     points: Vec<Point>,
     scratch: Sketch,
+}
+
+/// What the series have in the bucket that is summed.
+#[derive(Debug)]
+struct Row {
+    /// The series of a key, by its number.
+    series_of: Vec<u32>,
+    totals: Vec<Total>,
+    touched: Vec<u32>,
+    is_touched: Vec<bool>,
+}
+
+impl Row {
+    /// Where a key is summed, if anybody asked about it.
+    #[inline]
+    fn total(&mut self, key: KeyNo) -> Option<&mut Total> {
+        let series = self.series_of.get(key as usize).copied().unwrap_or(NOBODY);
+        let total = self.totals.get_mut(series as usize)?;
+        if !std::mem::replace(&mut self.is_touched[series as usize], true) {
+            self.touched.push(series);
+        }
+        Some(total)
+    }
 }
 
 impl<'a> Fold<'a> {
@@ -109,13 +128,15 @@ impl<'a> Fold<'a> {
         let count = series.len();
         Ok(Self {
             plan,
-            series_of,
             series,
             seen: 0,
             bucket: i64::MIN,
-            row: vec![Total::default(); count],
-            touched: Vec::new(),
-            is_touched: vec![false; count],
+            row: Row {
+                series_of,
+                totals: vec![Total::default(); count],
+                touched: Vec::new(),
+                is_touched: vec![false; count],
+            },
             points: Vec::new(),
             scratch: Sketch::default(),
         })
@@ -128,23 +149,22 @@ impl<'a> Fold<'a> {
             self.put_down();
             self.bucket = bucket;
         }
-        for cell in page::cells(page)? {
-            let (key, cell) = cell?;
-            let series = self.series_of.get(key as usize).copied().unwrap_or(NOBODY);
-            let Some(total) = self.row.get_mut(series as usize) else { continue };
-            match cell {
-                CellRef::Count { count, sum } => {
-                    total.count = total.count.saturating_add(count);
-                    total.sum = total.sum.saturating_add(sum);
-                }
-                CellRef::Sketch(packed) => {
-                    packed.read(&mut self.scratch)?;
-                    total.sketch.get_or_insert_default().merge(&self.scratch);
-                }
+        let Self { row, scratch, .. } = self;
+        let are_counts = page::counts(page, |key, count, sum| {
+            if let Some(total) = row.total(key) {
+                total.count = total.count.saturating_add(count);
+                total.sum = total.sum.saturating_add(sum);
             }
-            if !self.is_touched[series as usize] {
-                self.is_touched[series as usize] = true;
-                self.touched.push(series);
+        })?;
+        if are_counts {
+            return Ok(());
+        }
+        for cell in page::cells(page)? {
+            if let (key, CellRef::Sketch(packed)) = cell?
+                && let Some(total) = row.total(key)
+            {
+                packed.read(scratch)?;
+                total.sketch.get_or_insert_default().merge(scratch);
             }
         }
         Ok(())
@@ -175,9 +195,9 @@ impl<'a> Fold<'a> {
     /// What the bucket has becomes points; beyond what an answer may have they are only counted.
     fn put_down(&mut self) {
         let is_too_large = self.is_too_large();
-        for series in self.touched.drain(..) {
-            let total = std::mem::take(&mut self.row[series as usize]);
-            self.is_touched[series as usize] = false;
+        for series in self.row.touched.drain(..) {
+            let total = std::mem::take(&mut self.row.totals[series as usize]);
+            self.row.is_touched[series as usize] = false;
             if total.is_nothing() {
                 continue;
             }
@@ -212,7 +232,7 @@ impl<'a> Fold<'a> {
         let seen: Vec<Series> = numbered.iter().map(|(series, _)| series.clone()).collect();
         numbered.extend(absent(self.plan, &seen).into_iter().map(|series| (series, None)));
         numbered.sort_by(|a, b| a.0.text.cmp(&b.0.text));
-        let mut places = vec![0; self.row.len()];
+        let mut places = vec![0; self.row.totals.len()];
         for (place, (_, number)) in (0..).zip(&numbered) {
             if let Some(number) = number {
                 places[*number as usize] = place;

@@ -19,11 +19,13 @@ mod tests;
 pub use answer::{Answer, Resume};
 pub use ask::{Ask, Fill, Form, Named};
 pub use fold::{Fold, Unanswered};
-pub use plan::{Plan, Stretch, cover, plan};
+pub use plan::{Plan, Stretch, cover, plan, take};
 
+use super::definition::Observing;
 use super::grain::Grain;
 use super::metric::Kind;
 use super::sketch::Accuracy;
+use crate::limits::ACCURACY_DEFAULT;
 
 /// What a question is about, as its definition has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +49,24 @@ impl Subject {
     pub const FROM_STATE: &'static str = "from_state";
     /// Where a transition leads.
     pub const TO_STATE: &'static str = "to_state";
+
+    /// A counter or histogram that a type of events declares.
+    pub fn declared(kind: Kind, name: &str, observing: &Observing) -> Option<Self> {
+        let (granularity, dimensions, accuracy, has_sum) = match kind {
+            Kind::Counter => {
+                let counter = observing.counters.as_ref()?.get(name)?;
+                (counter.granularity, &counter.dimensions, None, counter.sum.is_some())
+            }
+            Kind::Histogram => {
+                let histogram = observing.histograms.as_ref()?.get(name)?;
+                let accuracy = histogram.accuracy.unwrap_or(ACCURACY_DEFAULT);
+                (histogram.granularity, &histogram.dimensions, Accuracy::new(accuracy), true)
+            }
+            Kind::State | Kind::Transition | Kind::Index => return None,
+        };
+        let dimensions = dimensions.iter().flatten().map(|path| path.as_str().to_owned()).collect();
+        Some(Self { kind, base: granularity.unwrap_or_default().into(), dimensions, accuracy, has_sum })
+    }
 
     /// A state, or the transitions beside it: the same for all of them.
     pub fn of_objects(kind: Kind) -> Self {

@@ -7,14 +7,16 @@
 //! Promises: the stretches of a plan lie end to end, cover the range exactly, and none of their buckets lies in two buckets
 //! of the answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Subject;
 use super::answer::Resume;
 use super::ask::Ask;
 use super::fold::Fold;
 use crate::id::KeyNo;
-use crate::limits::{QUERY_BUCKETS_DEFAULT, QUERY_POINTS_MAX, QUERY_POINTS_PAGED_MAX, RETENTION_MAX};
+use crate::limits::{
+    QUERY_BUCKETS_DEFAULT, QUERY_BUCKETS_READ_MAX, QUERY_POINTS_MAX, QUERY_POINTS_PAGED_MAX, RETENTION_MAX,
+};
 use crate::observe::grain::Grain;
 use crate::observe::metric::Kind;
 use crate::observe::page::Torn;
@@ -67,6 +69,32 @@ pub fn cover(from: i64, to: i64, base: Grain, top: Grain) -> Vec<Stretch> {
         at = end;
     }
     stretches
+}
+
+/// Takes so many buckets, at least one stretch's, from the front of what is left to read.
+pub fn take(left: &mut VecDeque<Stretch>, mut buckets: i64) -> Vec<Stretch> {
+    let mut taken = Vec::new();
+    while let Some(first) = left.front_mut() {
+        let length = first.grain.length_ms();
+        if first.buckets() > buckets {
+            if buckets > 0 {
+                let to = first.from + buckets * length;
+                taken.push(Stretch { to, ..*first });
+                first.from = to;
+            }
+            break;
+        }
+        buckets -= first.buckets();
+        taken.extend(left.pop_front());
+    }
+    taken
+}
+
+impl Stretch {
+    /// How many buckets it has. What has no beginning or end is whole weeks, of which few are stored.
+    fn buckets(&self) -> i64 {
+        if self.from == i64::MIN { 1 } else { (self.to - self.from) / self.grain.length_ms() }
+    }
 }
 
 /// Which instants an answer is about, and in which steps.
@@ -175,7 +203,19 @@ impl Plan {
             self.stretches = everything_before(range.from, self.subject.base);
         }
         self.stretches.extend(plan(range.from, range.to, range.every, self.subject.base));
-        Ok(())
+        self.check_work(range)
+    }
+
+    /// An odd interval may be made of very many short buckets.
+    fn check_work(&self, range: Range) -> Result<(), Invalid> {
+        if self.stretches.iter().map(Stretch::buckets).sum::<i64>() <= QUERY_BUCKETS_READ_MAX {
+            return Ok(());
+        }
+        let lengths = Grain::from_base(self.subject.base);
+        let fits = |grain: &&Grain| (range.to - range.from) / grain.length_ms() < QUERY_BUCKETS_READ_MAX / 2;
+        let length = lengths.iter().find(fits).unwrap_or(&Grain::D7);
+        let detail = format!("this answer would be made of too many buckets: ask for a multiple of {length}");
+        Err(Invalid::new("query_too_large", "every", detail))
     }
 
     fn range_asked(&self, now: Timestamp) -> Result<Range, Invalid> {

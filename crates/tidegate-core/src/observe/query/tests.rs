@@ -1,7 +1,7 @@
 //! Goal: each rule of questions and answers that has words in it. Method: what is counted goes through slabs and pages as it
 //! would through a store; each rule is asked about by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -271,4 +271,26 @@ fn sums_are_written_to_the_last_digit() {
     });
     let text = fold.finish().unwrap().json(None, None);
     assert!(text.contains("\"count\":3,\"sum\":1237940039285380316.399124223"), "{text}");
+}
+
+#[test]
+fn what_is_left_to_read_is_taken_in_portions() {
+    let everything = Stretch { grain: Grain::D7, from: i64::MIN, to: 0 };
+    let minutes = Stretch { grain: Grain::M1, from: 0, to: 300_000 };
+    let mut left =
+        VecDeque::from([everything, minutes, Stretch { grain: Grain::S5, from: 300_000, to: 305_000 }]);
+    assert_eq!(take(&mut left, 3), [everything, Stretch { to: 120_000, ..minutes }]);
+    assert_eq!(take(&mut left, 1), [Stretch { from: 120_000, to: 180_000, ..minutes }]);
+    assert_eq!(take(&mut left, 99).len(), 2);
+    assert!(left.is_empty() && take(&mut left, 5).is_empty());
+}
+
+#[test]
+fn odd_intervals_over_long_times_are_refused() {
+    let body = counter(&json!({ "from": "2025-11-18T00:00:00Z", "every": "86405s" }));
+    let (code, field, detail) = refused(Kind::Counter, &body);
+    assert_eq!((code, field.as_str()), ("query_too_large", "every"));
+    assert!(detail.contains("a multiple of 1h"), "{detail}");
+    let year = counter(&json!({ "from": "2025-11-18T00:00:00Z", "every": "1h" }));
+    assert!(planned(Kind::Counter, Grain::S5, &year, None).is_ok());
 }
