@@ -30,6 +30,7 @@ mod lifecycle;
 mod look;
 mod master_key;
 mod metrics;
+mod observing;
 mod operator;
 mod order;
 mod payload;
