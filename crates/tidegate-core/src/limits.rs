@@ -386,5 +386,7 @@ pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
 pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Events that are counted in one transaction: others wait for it.
 pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// Cells that an audit compares at once: some hundred bytes each.
+pub const AUDIT_CELLS_MAX: usize = 2_000_000;
 /// How long an event may wait to be counted.
 pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);

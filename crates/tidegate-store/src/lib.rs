@@ -49,8 +49,8 @@ pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use observe::{
-    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Search, Slice, TypeVersion,
-    ValueFilter,
+    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Recount, Recounted, Recounter, Rollups,
+    Search, Slice, TypeVersion, ValueFilter,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -171,6 +171,8 @@ pub trait Store: Send + Sync + 'static {
     async fn end_mark(&self, _mark: Mark) -> Result<()> {
         Ok(())
     }
+    /// Hands every observed event of a type to somebody who counts again, and says what was counted; all as of one instant.
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted>;
     /// What a metric has counted in these buckets.
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups>;
 

@@ -20,6 +20,11 @@ const fn error(code: &'static str, cause: &'static str, remedy: &'static str) ->
 /// All of them, in order of the alphabet.
 pub(super) const ERRORS: &[ErrorCode] = &[
     error(
+        "audit_too_large",
+        "The events of a type add up to more than can be compared at once.",
+        "Narrow `from` and `to`, for example to a day.",
+    ),
+    error(
         "body_incomplete",
         "The connection broke while the body was sent.",
         "Send the request again; nothing was accepted.",

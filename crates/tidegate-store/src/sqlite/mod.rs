@@ -26,6 +26,7 @@ mod open;
 mod postings;
 mod quarantine;
 mod read;
+mod recount;
 mod replay;
 mod rollups;
 mod run;
@@ -53,9 +54,10 @@ use tidegate_core::time::Timestamp;
 use crate::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration,
     DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
-    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, Trace, Triggered, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter,
+    Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search, Selector, Slice,
+    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeVersion, ValueFilter,
+    WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -243,6 +245,10 @@ impl Store for SqliteStore {
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
         self.readers.read(move |conn| observe::until(conn, now).map_err(failed)).await
+    }
+
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {
+        self.readers.read(move |conn| recount::recount(conn, &of, recounter).map_err(failed)).await
     }
 
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {

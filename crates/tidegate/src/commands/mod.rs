@@ -1,6 +1,8 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
 mod apply;
+mod audit;
+mod backfill;
 mod catalog;
 mod completions;
 mod config;
@@ -108,6 +110,10 @@ enum Command {
     Jobs(jobs::JobsArgs),
     /// Declare the types of events that services send, and list them
     Catalog(catalog::CatalogArgs),
+    /// Count events that were accepted before a metric was declared
+    Backfill(backfill::BackfillArgs),
+    /// Count kept events again and compare with what was counted
+    Audit(audit::AuditArgs),
     /// Make, list, show or delete gates, the rates that subscribers share
     Gates(gates::GatesArgs),
     /// List, release or discard what the catalog did not let in
@@ -149,6 +155,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trigger(args) => block_on(trigger::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
+        Command::Backfill(args) => block_on(backfill::run(args, &globals)),
+        Command::Audit(args) => block_on(audit::run(args, &globals)),
         Command::Gates(args) => block_on(gates::run(args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::server::{Server, Setup};
+use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
 const DAY: [&str; 2] = ["2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"];
@@ -50,6 +51,13 @@ fn by_country(client: &Client, every: &str) -> Vec<Value> {
     let answer = counters(client, json!({"every": every, "group_by": ["data.country"]}));
     let buckets = answer["buckets"].as_array().expect("a list").clone();
     buckets.iter().flat_map(|bucket| bucket["series"].as_array().expect("a list").clone()).collect()
+}
+
+/// A command shows all of these at a terminal.
+fn shows(shell: &Shell<'_>, command: &str, words: &[&str]) {
+    let ended = shell.types(&format!("tidegate {command}"));
+    let text = ended.text(0);
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
 #[test]
@@ -191,6 +199,19 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     let ask = json!({"service": "shop", "type": "step", "counter": "all", "from": DAY[0], "to": DAY[1], "every": "1d"});
     let steps = admin.post("/v1/query/counters", &ask).expect(200);
     assert_eq!(steps["buckets"][0]["series"][0]["count"], 2, "sub-events happen when their parent does");
+    let audit = admin.post("/v1/audit", &json!({"service": "shop", "type": "order.paid"})).expect(200);
+    assert_eq!(
+        (&audit["events"], &audit["agrees"], &audit["differences"]),
+        (&5.into(), &true.into(), &json!([]))
+    );
+    let compared: Vec<&Value> =
+        audit["metrics"].as_array().expect("a list").iter().map(|m| &m["name"]).collect();
+    assert_eq!(compared, ["all", "by_country", "total", "order data.status"]);
+    shows(
+        &Shell::new(&server),
+        "audit",
+        &["SERVICE", "by_country", "step", "what was counted is what the events say"],
+    );
 }
 
 #[test]
@@ -209,8 +230,10 @@ fn what_was_accepted_before_is_counted_when_somebody_asks() {
     assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5);
     assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 1);
     admin.post(&path, &json!({"metrics": ["by_country"]})).problem(409, "conflict");
-    admin.post(&path, &Value::Null).expect(202);
-    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    let shell = Shell::new(&server);
+    shows(&shell, "backfill shop order.paid", &["5 events of shop order.paid counted"]);
+    shows(&shell, "backfill", &["SERVICE", "order.paid", "done", "by_country"]);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
     assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 5);
     assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5, "what was counted stays");
     let values = admin.get("/v1/catalog/attributes/shop/data.country").expect(200);
