@@ -2,6 +2,7 @@
 
 mod apply;
 mod catalog;
+mod chart;
 mod completions;
 mod config;
 mod deliveries;
@@ -12,6 +13,7 @@ mod jobs;
 mod keys;
 mod projects;
 mod quarantine;
+mod query;
 mod replay;
 mod replicas;
 mod resource;
@@ -110,6 +112,8 @@ enum Command {
     Catalog(catalog::CatalogArgs),
     /// Make, list, show or delete gates, the rates that subscribers share
     Gates(gates::GatesArgs),
+    /// Ask what was counted: counters, histograms, states and transitions
+    Query(Box<query::QueryArgs>),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
     /// Make a project what files say
@@ -150,6 +154,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
         Command::Gates(args) => block_on(gates::run(args, &globals)),
+        Command::Query(args) => block_on(query::run(*args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),
         Command::Export(args) => block_on(export::run(args, &globals)),
