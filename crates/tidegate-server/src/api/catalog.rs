@@ -130,7 +130,12 @@ impl App {
         self.parts.rosters.current().catalog(caller.project).cloned().unwrap_or_default()
     }
 
-    fn event_type(&self, caller: &Caller, service: &str, type_name: &str) -> Result<Arc<EventType>, Problem> {
+    pub(super) fn event_type(
+        &self,
+        caller: &Caller,
+        service: &str,
+        type_name: &str,
+    ) -> Result<Arc<EventType>, Problem> {
         let found = self.catalog(caller).get(service, type_name).cloned();
         found.ok_or_else(|| Problem::not_found("type"))
     }

@@ -271,6 +271,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Use one of the methods in the `allow` header.",
     ),
     error(
+        "metric_unknown",
+        "There is no such counter, histogram, state or index.",
+        "Declare it in the catalog, or look at what the type declares.",
+    ),
+    error(
         "not_found",
         "There is no such thing in this project, or it belongs to another one.",
         "Check the id, and the project that the key acts on.",

@@ -159,9 +159,10 @@ const CONFLICT: &str =
 /// Events, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let known = ["source", "type", "subject", "from", "to", "limit", "cursor"];
+    let known = ["source", "type", "subject", "from", "to", "where", "limit", "cursor"];
     let mut query = Query::parse(raw.as_deref(), &known)?;
     let pages = Pages::of(&app, &caller, "events", &query);
+    let condition = query.take("where");
     let filter = EventFilter {
         source: query.take("source"),
         type_name: query.take("type"),
@@ -171,7 +172,10 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
         before: pages.position(&mut query)?,
         limit: query.limit()?,
     };
-    let page = app.parts.store.events(caller.project, filter).await?;
+    let page = match condition {
+        Some(condition) => app.search(&caller, &condition, filter).await?,
+        None => app.parts.store.events(caller.project, filter).await?,
+    };
     let bodies: Vec<&str> = page.items.iter().map(body_text).collect();
     let next =
         page.next.map_or_else(|| "null".to_owned(), |position| format!("\"{}\"", pages.cursor(position)));

@@ -1,6 +1,8 @@
 //! The HTTP API: one file per resource, errors as RFC 9457, every route in one table.
 
+mod attributes;
 mod auth;
+mod backfills;
 mod catalog;
 mod census;
 mod declare;
@@ -218,7 +220,7 @@ fn routes() -> Vec<Route> {
     ];
     routes.extend(window_routes());
     routes.extend(gate_routes());
-    routes.extend(query_routes());
+    routes.extend(observe_routes());
     routes.extend(site_routes());
     routes
 }
@@ -244,9 +246,14 @@ fn gate_routes() -> Vec<Route> {
     ]
 }
 
-fn query_routes() -> Vec<Route> {
+/// What is counted, and found by what was indexed.
+fn observe_routes() -> Vec<Route> {
     use Method as M;
     vec![
+        route(M::GET, "/v1/catalog/attributes/{service}", attributes::names),
+        route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values),
+        route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
+        route(M::GET, "/v1/backfills", backfills::list),
         route(M::POST, "/v1/query/counters", query::counters),
         route(M::POST, "/v1/query/histograms", query::histograms),
         route(M::POST, "/v1/query/states", query::states),

@@ -86,7 +86,7 @@ impl Observe {
     }
 
     /// There may be something to observe that was not committed here: another catalog, or what a dead process left.
-    pub(super) fn look_again(&self) {
+    pub(crate) fn look_again(&self) {
         self.lock().due = Some(self.clock.now());
         self.wake.notify_one();
     }
@@ -121,7 +121,10 @@ impl Observe {
                     if std::mem::take(&mut has_failed) {
                         tracing::info!("events are counted again");
                     }
-                    asks.into_iter().for_each(|ask| drop(ask.send(())));
+                    for ask in asks {
+                        // Whoever asked may have gone away.
+                        let _ = ask.send(());
+                    }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {

@@ -32,12 +32,18 @@ const TYPES: [Column; 5] = [
     ("DESCRIPTION", "description"),
 ];
 
-const LINES: [Column; 7] = [
+const LINES: [Column; 13] = [
     ("service", "service"),
     ("type", "type"),
     ("description", "description"),
     ("deprecated", "deprecated"),
     ("schema", "schema"),
+    ("retention", "retention"),
+    ("index", "index"),
+    ("counters", "counters"),
+    ("histograms", "histograms"),
+    ("states", "states"),
+    ("observe", "observe"),
     ("created", "created_at"),
     ("updated", "updated_at"),
 ];

@@ -111,8 +111,10 @@ fn pruning_deletes_what_the_files_do_not_name_and_its_id_can_come_back() {
 #[test]
 fn what_was_exported_is_what_is_there() {
     let server = Server::start();
-    let types =
-        "---\nkind: type\nservice: shop\ntype: order.paid\nschema: {type: object, required: [total]}\n";
+    let types = "---\nkind: type\nservice: shop\ntype: order.paid\nschema: {type: object, required: [total]}\n\
+        index: [data.country]\ncounters: {all: {}, sold: {dimensions: [data.country], sum: data.total, retention: 7d}}\n\
+        histograms: {total: {value: data.total, accuracy: 0.02}}\nobserve: {histograms: false}\nretention: 30d\n\
+        states: [{object: order, id: data.id, attributes: [data.status], additional: [NEW, '*']}]\n";
     let breaker = FILES.replace(
         "limits:",
         "breaker: {failures: 3, probe: 5s}\nfold: {mode: quiet, quiet: 5s, by: [type, data.plan], leading: true, bypass: data.n > 3}\nlimits:",

@@ -1,0 +1,91 @@
+//! Backfills of metrics: what was accepted before a type declared them is counted too.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_core::observe::Kind;
+use tidegate_store::{BackfillRow, Metric, NewBackfill};
+
+use super::auth::Caller;
+use super::problem::{Answer, Problem};
+use super::request::{Pair, Query, parse, read_body};
+use super::{App, json_answer};
+
+/// What may be said about a backfill.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// Only these counters and histograms, or indexed attributes.
+    metrics: Option<Vec<String>>,
+}
+
+/// Begins to count the past of a type.
+pub(super) async fn start(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Pair(service, type_name): Pair,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    caller.must_change()?;
+    let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let asked: Asked = parse(&body)?;
+    let event_type = app.event_type(&caller, &service, &type_name)?;
+    let can_be = event_type.metrics.iter().filter(|(kind, ..)| is_additive(*kind));
+    let metrics: Vec<Metric> = match &asked.metrics {
+        None => can_be.cloned().collect(),
+        Some(names) => {
+            if let Some(stray) = names.iter().find(|name| !can_be.clone().any(|(_, of, _)| of == *name)) {
+                let stray: String = stray.chars().take(80).collect();
+                let detail =
+                    format!("the type has no counter, histogram or index `{}`", stray.escape_debug());
+                return Err(Problem::invalid("metric_unknown", "metrics", detail));
+            }
+            can_be.filter(|(_, of, _)| names.contains(of)).cloned().collect()
+        }
+    };
+    if metrics.is_empty() {
+        let detail = "the type declares no counter, histogram or index: declare one first";
+        return Err(Problem::invalid("metric_unknown", "metrics", detail));
+    }
+    let definition = serde_json::to_string(&event_type.definition).expect("a definition is always JSON");
+    let new = NewBackfill { project: caller.project, service, type_name, metrics, definition };
+    let row = app.parts.store.start_backfill(new, app.parts.clock.now()).await?;
+    app.pipeline.observe.look_again();
+    Ok(json_answer(StatusCode::ACCEPTED, &shown(&row)))
+}
+
+/// States are told apart by the order of events: what is older than what is known comes too late to change anything.
+fn is_additive(kind: Kind) -> bool {
+    matches!(kind, Kind::Counter | Kind::Histogram | Kind::Index)
+}
+
+/// Backfills of a project, newest first.
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
+    caller.must_read()?;
+    Query::parse(raw.as_deref(), &[])?;
+    let rows = app.parts.store.backfills(Some(caller.project)).await?;
+    let items: Vec<Value> = rows.iter().map(shown).collect();
+    Ok(json_answer(StatusCode::OK, &json!({ "items": items, "next": null })))
+}
+
+fn shown(row: &BackfillRow) -> Value {
+    let length = row.until.saturating_sub(row.begin);
+    let passed = row.after.saturating_sub(row.begin);
+    let share = if row.finished_at.is_some() || length <= 0 { 1.0 } else { passed as f64 / length as f64 };
+    json!({
+        "id": row.no,
+        "service": row.service,
+        "type": row.type_name,
+        "metrics": row.metrics.iter().map(|(_, name, _)| name).collect::<Vec<_>>(),
+        "status": if row.finished_at.is_some() { "done" } else { "running" },
+        "progress": (share * 1000.0).round() / 1000.0,
+        "events": row.looked,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+    })
+}

@@ -1,0 +1,234 @@
+//! Counting, measuring, states and search: declared in the catalog, asked in one call, exact after duplicates and kills.
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::server::{Server, Setup};
+
+const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
+const DAY: [&str; 2] = ["2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"];
+
+/// What the design shows.
+fn declared() -> Value {
+    json!({
+        "index": ["data.country", "data.tags"],
+        "counters": {"by_country": {"dimensions": ["data.country"], "sum": "data.total"}, "all": {}},
+        "histograms": {"total": {"value": "data.total", "dimensions": ["data.country"], "accuracy": 0.01}},
+        "states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"]}],
+    })
+}
+
+fn order(id: &str, time: &str, data: &Value) -> Value {
+    json!({"id": id, "source": "shop", "type": "order.paid", "time": time, "data": data})
+}
+
+fn orders() -> Value {
+    json!([
+        order(
+            "1",
+            "2026-03-02T10:00:01Z",
+            &json!({"country":"DE","total":10.5,"order_id":"a","status":"NEW","tags":["x","y"]})
+        ),
+        order("2", "2026-03-02T10:00:02Z", &json!({"country":"DE","total":31,"order_id":"b","status":"NEW"})),
+        order(
+            "3",
+            "2026-03-02T10:01:00Z",
+            &json!({"country":"FR","total":7,"order_id":"a","status":"PAID","tags":"x"})
+        ),
+        order("4", "2026-03-02T12:00:00Z", &json!({"total":"0.000000001","order_id":"c","status":"PAID"})),
+    ])
+}
+
+fn counters(client: &Client, rest: Value) -> Value {
+    let mut ask = json!({"service": "shop", "type": "order.paid", "counter": "by_country", "from": DAY[0], "to": DAY[1],
+        "every": "1d", "fill": "none"});
+    ask.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+    client.post("/v1/query/counters", &ask).expect(200)
+}
+
+fn by_country(client: &Client, every: &str) -> Vec<Value> {
+    let answer = counters(client, json!({"every": every, "group_by": ["data.country"]}));
+    let buckets = answer["buckets"].as_array().expect("a list").clone();
+    buckets.iter().flat_map(|bucket| bucket["series"].as_array().expect("a list").clone()).collect()
+}
+
+#[test]
+fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
+    let server = Server::start();
+    let admin = server.admin();
+    let made = admin.call("PUT", ORDERS, &declared()).expect(201);
+    for name in ["index", "counters", "histograms", "states"] {
+        assert_eq!(made[name], declared()[name]);
+    }
+    assert_eq!(admin.publish(&orders())["accepted"], 4);
+
+    let all = counters(&admin, json!({}));
+    assert_eq!(all["every"], "1d");
+    let bucket = &all["buckets"][0];
+    assert_eq!(
+        (&bucket["from"], &bucket["to"]),
+        (&"2026-03-02T00:00:00.000Z".into(), &"2026-03-03T00:00:00.000Z".into())
+    );
+    assert_eq!(bucket["series"], json!([{"key": {}, "count": 4, "sum": 48.500_000_001}]));
+    assert!(all["complete_until"].as_str().is_some());
+    let mut found = by_country(&admin, "1d");
+    found.sort_by_key(|series| series["key"]["data.country"].to_string());
+    assert_eq!(
+        found,
+        [
+            json!({"key": {"data.country": "(none)"}, "count": 1, "sum": 0.000_000_001}),
+            json!({"key": {"data.country": "DE"}, "count": 2, "sum": 41.5}),
+            json!({"key": {"data.country": "FR"}, "count": 1, "sum": 7}),
+        ]
+    );
+    let only = counters(
+        &admin,
+        json!({"where": {"data.country": ["DE"]}, "every": "5s", "to": "2026-03-02T11:00:00Z", "from": "2026-03-02T10:00:00Z"}),
+    );
+    assert_eq!(only["buckets"].as_array().map(Vec::len), Some(1), "both in one bucket of five seconds");
+    assert_eq!(only["buckets"][0]["series"][0]["count"], 2);
+    let filled = counters(&admin, json!({"every": "6h", "fill": "zero"}));
+    let counts: Vec<&Value> =
+        filled["buckets"].as_array().expect("a list").iter().map(|b| &b["series"][0]["count"]).collect();
+    assert_eq!(counts, [0, 3, 1, 0].map(Value::from).iter().collect::<Vec<_>>());
+
+    let ask = json!({"service": "shop", "type": "order.paid", "histogram": "total", "from": DAY[0], "to": DAY[1],
+        "every": "1d", "percentiles": [0.5, 0.99]});
+    let answer = admin.post("/v1/query/histograms", &ask).expect(200);
+    let series = &answer["buckets"][0]["series"][0];
+    assert_eq!((&series["count"], &series["min"], &series["max"]), (&4.into(), &json!(1e-9), &31.into()));
+    let median = series["percentiles"]["0.5"].as_f64().expect("a number");
+    assert!((6.93..=7.07).contains(&median), "{series}");
+
+    let states = admin
+        .post("/v1/query/states", &json!({"service": "shop", "object": "order", "attribute": "data.status"}));
+    let mut states = states.expect(200)["states"].as_array().expect("a list").clone();
+    states.sort_by_key(|state| state["state"].to_string());
+    assert_eq!(states, [json!({"state": "NEW", "count": 1}), json!({"state": "PAID", "count": 2})]);
+    let ask = json!({"service": "shop", "object": "order", "attribute": "data.status", "from": DAY[0], "to": DAY[1], "every": "1d"});
+    let answer = admin.post("/v1/query/transitions", &ask).expect(200);
+    let mut changes = answer["buckets"][0]["transitions"].as_array().expect("a list").clone();
+    changes.sort_by_key(Value::to_string);
+    changes.sort_by_key(|change| (change["from_state"].to_string(), change["to_state"].to_string()));
+    let told: Vec<_> = changes
+        .iter()
+        .map(|c| (c["from_state"].as_str(), c["to_state"].as_str(), c["count"].as_i64()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (Some("(none)"), Some("NEW"), Some(2)),
+            (Some("(none)"), Some("PAID"), Some(1)),
+            (Some("NEW"), Some("PAID"), Some(1)),
+        ]
+    );
+}
+
+#[test]
+fn events_are_found_by_what_they_say() {
+    let server = Server::start();
+    let admin = server.admin();
+    admin.call("PUT", ORDERS, &declared()).expect(201);
+    admin.publish(&orders());
+    let found = |condition: &str| -> Vec<String> {
+        let coded: String = url::form_urlencoded::byte_serialize(condition.as_bytes()).collect();
+        let page = admin.get(&format!("/v1/events?where={coded}")).expect(200);
+        let items = page["items"].as_array().expect("a list").clone();
+        items.iter().map(|event| event["id"].as_str().expect("an id").to_owned()).collect()
+    };
+    assert_eq!(found("data.country == 'DE'"), ["2", "1"], "newest first");
+    assert_eq!(found("data.country in ['FR', 'IT']"), ["3"]);
+    assert_eq!(found("!has(data.country) && type == 'order.paid'"), ["4"]);
+    assert_eq!(found("'x' in data.tags"), ["1"]);
+    assert_eq!(found("data.country.startsWith('D') || data.country == 'FR'"), ["3", "2", "1"]);
+    let refused = admin.get("/v1/events?where=data.total%20%3E%2010").problem(422, "where_not_searchable");
+    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("data.total")), "{refused}");
+    admin.get("/v1/events?where=data.country%20%3D%3D").problem(422, "condition_invalid");
+
+    let names = admin.get("/v1/catalog/attributes/shop").expect(200);
+    let names: Vec<&Value> =
+        names["items"].as_array().expect("a list").iter().map(|item| &item["name"]).collect();
+    assert_eq!(names, ["data.country", "data.tags", "source", "type"]);
+    let values = admin.get("/v1/catalog/attributes/shop/data.country").expect(200);
+    assert_eq!(values["items"], json!([{"value": "DE", "count": 2}, {"value": "FR", "count": 1}]));
+    let some = admin.get("/v1/catalog/attributes/shop/data.country?prefix=F").expect(200);
+    assert_eq!(some["items"], json!([{"value": "FR", "count": 1}]));
+    let first = admin.get("/v1/catalog/attributes/shop/data.country?limit=1").expect(200);
+    let next = first["next"].as_str().expect("there is more");
+    let rest =
+        admin.get(&format!("/v1/catalog/attributes/shop/data.country?limit=1&cursor={next}")).expect(200);
+    assert_eq!((&rest["items"][0]["value"], &rest["next"]), (&"FR".into(), &Value::Null));
+    admin.get("/v1/catalog/attributes/shop/data.total").problem(404, "not_found");
+    admin.get("/v1/catalog/attributes/none").problem(404, "not_found");
+}
+
+#[test]
+fn duplicates_sub_events_and_kills_change_nothing() {
+    let mut server = Server::start();
+    let admin = server.admin();
+    admin.call("PUT", ORDERS, &declared()).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/step", &json!({"counters": {"all": {}}})).expect(201);
+    admin.publish(&orders());
+    assert_eq!(admin.publish(&orders())["duplicates"], 4);
+    let nested = json!({"id": "5", "source": "shop", "type": "order.paid", "time": "2026-03-02T10:00:03Z",
+        "data": {"country": "IT", "total": 1}, "events": [{"type": "step", "data": {}}, {"type": "step", "data": {}}]});
+    assert_eq!(admin.publish(&nested)["accepted"], 1);
+    server.kill();
+    server.restart(&Setup::usual());
+    let admin = server.admin();
+    admin.publish(&orders());
+    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5);
+    server.kill();
+    server.restart(&Setup::usual());
+    let admin = server.admin();
+    for every in ["5s", "1m", "5m", "1h", "1d", "7d"] {
+        let ask = json!({"every": every, "from": "2026-03-02T00:00:00Z", "to": "2026-03-02T12:00:05Z"});
+        let answer = counters(&admin, ask);
+        let counts =
+            answer["buckets"].as_array().expect("a list").iter().map(|b| b["series"][0]["count"].as_i64());
+        assert_eq!(counts.flatten().sum::<i64>(), 5, "{every}");
+    }
+    let ask = json!({"service": "shop", "type": "step", "counter": "all", "from": DAY[0], "to": DAY[1], "every": "1d"});
+    let steps = admin.post("/v1/query/counters", &ask).expect(200);
+    assert_eq!(steps["buckets"][0]["series"][0]["count"], 2, "sub-events happen when their parent does");
+}
+
+#[test]
+fn what_was_accepted_before_is_counted_when_somebody_asks() {
+    let server = Server::start();
+    let admin = server.admin();
+    admin.publish(&orders());
+    admin.call("PUT", ORDERS, &declared()).expect(201);
+    admin.publish(&order("6", "2026-03-02T23:00:00Z", &json!({"country": "DE", "total": 1})));
+    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 1);
+    let path = format!("{ORDERS}/backfill");
+    admin.post(&path, &json!({"metrics": ["none"]})).problem(422, "metric_unknown");
+    let begun = admin.post(&path, &json!({"metrics": ["by_country", "data.country"]})).expect(202);
+    assert_eq!(begun["metrics"], json!(["by_country", "data.country"]));
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5);
+    assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 1);
+    admin.post(&path, &json!({"metrics": ["by_country"]})).problem(409, "conflict");
+    admin.post(&path, &Value::Null).expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 5);
+    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5, "what was counted stays");
+    let values = admin.get("/v1/catalog/attributes/shop/data.country").expect(200);
+    assert_eq!(values["items"], json!([{"value": "DE", "count": 3}, {"value": "FR", "count": 1}]));
+}
+
+#[test]
+fn kinds_can_be_switched_off() {
+    let off =
+        Setup { variables: vec![("TIDEGATE_OBSERVE_HISTOGRAMS", "false".to_owned())], ..Setup::usual() };
+    let server = Server::start_with(&off);
+    let admin = server.admin();
+    let mut quiet = declared();
+    quiet["observe"] = json!({"states": false});
+    admin.call("PUT", ORDERS, &quiet).expect(201);
+    admin.publish(&orders());
+    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 4);
+    let ask = json!({"service": "shop", "type": "order.paid", "histogram": "total", "from": DAY[0], "to": DAY[1], "every": "1d"});
+    let answer = admin.post("/v1/query/histograms", &ask).expect(200);
+    assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
+}
