@@ -323,6 +323,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Use 1 to 64 of a-z, 0-9, `-` and `_`.",
     ),
     error(
+        "query_too_large",
+        "The answer about metrics would have too many points, or be made of too many stored buckets.",
+        "Ask for a coarser `every`, less time or fewer series; the detail names an interval that works.",
+    ),
+    error(
         "quota_exceeded",
         "A project, or the installation, has as many of these as it may have.",
         "Delete what is no longer used.",

@@ -4,6 +4,7 @@ mod apply;
 mod audit;
 mod backfill;
 mod catalog;
+mod chart;
 mod completions;
 mod config;
 mod deliveries;
@@ -14,6 +15,7 @@ mod jobs;
 mod keys;
 mod projects;
 mod quarantine;
+mod query;
 mod replay;
 mod replicas;
 mod resource;
@@ -116,6 +118,8 @@ enum Command {
     Audit(audit::AuditArgs),
     /// Make, list, show or delete gates, the rates that subscribers share
     Gates(gates::GatesArgs),
+    /// Ask what was counted: counters, histograms, states and transitions
+    Query(Box<query::QueryArgs>),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
     /// Make a project what files say
@@ -158,6 +162,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Backfill(args) => block_on(backfill::run(args, &globals)),
         Command::Audit(args) => block_on(audit::run(args, &globals)),
         Command::Gates(args) => block_on(gates::run(args, &globals)),
+        Command::Query(args) => block_on(query::run(*args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),
         Command::Export(args) => block_on(export::run(args, &globals)),
