@@ -343,7 +343,7 @@ async fn index_all(bench: &Bench, metrics: &[Metric]) {
         for (index, found) in [(letters, event.id.len().into()), (kind, Value::from(event.type_name.clone()))]
         {
             value::each(Some(&found.to_string()), &mut Vec::new(), |bytes| {
-                slab.post(index, bytes, event.seq)
+                slab.post(index, bytes, event.seq);
             });
         }
     })

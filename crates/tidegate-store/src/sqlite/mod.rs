@@ -232,7 +232,7 @@ impl Store for SqliteStore {
     }
 
     async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
-        self.write(self.calls, move |writer| backfills::start(writer, new, now)).await
+        self.write(self.calls, move |writer| backfills::start(writer, &new, now)).await
     }
 
     async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
