@@ -182,8 +182,7 @@ pub struct ClosedWindow {
 impl ClosedWindow {
     /// Those of a transaction.
     pub(crate) fn all(decided: &Decided) -> Vec<Self> {
-        let closed = decided.closed.iter().filter_map(|no| decided.windows.get(no));
-        let told = closed.filter_map(|window| {
+        let told = decided.closed().filter_map(|window| {
             let (_, closed_by) = window.closed?;
             let due_by = window.due_by();
             let (subscriber, count) = (window.subscriber, window.count);

@@ -38,8 +38,8 @@ pub struct Arrival<'a> {
 impl Arrival<'_> {
     /// Where it belongs.
     pub fn slot(&self) -> Slot {
-        let key = &self.appending.key;
-        (self.subscriber, if self.replay { key.for_replay().hash } else { key.hash })
+        let hash = self.appending.key.hash;
+        (self.subscriber, if self.replay { !hash } else { hash })
     }
 }
 
@@ -88,17 +88,13 @@ pub struct Book {
 }
 
 impl Book {
-    /// Puts a window in, as a store does with what it finds.
+    /// Puts a window in its slot, as a store does with what it finds.
     pub fn insert(&mut self, window: Window) {
-        self.take_in(Box::new(window));
-    }
-
-    fn take_in(&mut self, window: Box<Window>) {
         let slot = (window.subscriber, window.key);
         if let Some(known) = self.windows.get_mut(&slot)
             && (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage)
         {
-            *known = window;
+            **known = window;
             return;
         }
         self.remove(slot);
@@ -106,7 +102,7 @@ impl Book {
             self.due.insert((window.due_at, window.no, slot));
         }
         self.oldest.entry(window.project).or_default().insert(window.no, slot);
-        self.windows.insert(slot, window);
+        self.windows.insert(slot, Box::new(window));
     }
 
     /// A project has so many more windows that can be joined: they count, but this book can not close them.
@@ -154,11 +150,13 @@ impl Book {
     }
 
     /// What a draft decided is on disk.
-    pub fn apply(&mut self, mut draft: Decided) {
-        for (slot, no) in draft.touched {
-            match no.and_then(|no| draft.windows.remove(&no)) {
-                Some(window) => self.take_in(window),
-                None => self.remove(slot),
+    pub fn apply(&mut self, decided: Decided) {
+        for window in decided.into_windows() {
+            let slot = (window.subscriber, window.key);
+            if window.takes_more() {
+                self.insert(window);
+            } else if self.get(slot).is_some_and(|known| known.no == window.no) {
+                self.remove(slot);
             }
         }
     }

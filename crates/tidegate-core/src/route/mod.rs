@@ -23,6 +23,7 @@ mod tests;
 
 pub use self::condition::{Condition, ConditionProblem};
 pub use self::judge::{Judgement, Subscriber};
+pub(crate) use self::path::write_value_of;
 pub use self::path::{Path, lane_of, value_of};
 pub use self::pattern::Pattern;
 pub use self::router::{Route, Router};

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
-use tidegate_core::fold::{Book, Decided, Draft};
+use tidegate_core::fold::{Book, Decided, Draft, Member};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::route::Route;
 
@@ -255,30 +255,33 @@ fn accept(
             return Err(rusqlite::Error::InvalidParameterName("an event goes to a subscriber once".into()));
         }
         let seq = context.draw();
-        events::insert(context, submission.project, seq, event, &routed.unit.fingerprint)?;
+        let routes = &routed.routes[index];
+        let member = accept_routes(context, submission.project, (seq, &event.body), routes)?;
+        events::insert(context, submission.project, seq, event, &routed.unit.fingerprint, member)?;
         context.delta.add(routed.keys[index], seq);
-        accept_routes(context, submission.project, (seq, &event.body), &routed.routes[index])?;
     }
     Ok(())
 }
 
-/// What goes alone comes first: its numbers follow the event's.
+/// What goes alone comes first: its numbers follow the event's. Answers what stands in the event's own row.
 fn accept_routes(
     context: &mut Context<'_>,
     project: ProjectNo,
     (event, body): (Seq, &Bytes),
     routes: &[Route],
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<Option<Member>> {
     for route in routes.iter().filter(|route| route.fold.is_none()) {
         let Route { subscriber, lane, .. } = *route;
         let id = context.draw();
         let new = New { id, project, subscriber, event, lane, replay: 0, fold: None, is_late: false, body };
         deliveries::insert(context, &new)?;
     }
+    let mut member = None;
     for route in routes.iter().filter(|route| route.fold.is_some()) {
         folds::append(context, project, (event, body.len()), route, false)?;
+        member = member.or_else(|| context.draft.take_member());
     }
-    Ok(())
+    Ok(member)
 }
 
 /// Errors after which the connection's cached pages may not be what the disk holds.

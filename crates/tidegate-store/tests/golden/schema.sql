@@ -1,4 +1,7 @@
--- version 9
+-- version 10
+CREATE VIEW members (event, window, prev, bytes) AS
+    SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
+    UNION ALL SELECT event, window, prev, bytes FROM members_apart;
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -74,7 +77,7 @@ CREATE TABLE events (
     subject     TEXT,
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
-) STRICT;
+, fold INTEGER, fold_prev INTEGER) STRICT;
 CREATE TABLE gates (
     no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
     project    INTEGER NOT NULL,
@@ -110,7 +113,7 @@ CREATE TABLE keys (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (project, id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE members (
+CREATE TABLE "members_apart" (
     event  INTEGER NOT NULL,
     window INTEGER NOT NULL,
     prev   INTEGER,                          -- the member that joined before

@@ -52,7 +52,7 @@ impl Folds {
                 };
                 let key = Key::from_text(&format!("[{}]", sent.lane));
                 let fold = Appending { key, terms: Arc::new(terms), cancels: false };
-                Route { subscriber: *subscriber, lane, fold: Some(Box::new(fold)) }
+                Route { subscriber: *subscriber, lane, fold: Some(Arc::new(fold)) }
             })
             .collect()
     }

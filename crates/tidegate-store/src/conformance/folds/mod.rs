@@ -46,7 +46,7 @@ fn terms(mode: Mode) -> Terms {
 /// Into the window under this key, in the lane of this number if it is not 0.
 fn route(subscriber: SubscriberNo, terms: &Terms, key: &str, lane: Lane) -> Route {
     let terms = Arc::new(terms.clone());
-    let fold = Some(Box::new(Appending { key: key_of(key), terms, cancels: false }));
+    let fold = Some(Arc::new(Appending { key: key_of(key), terms, cancels: false }));
     Route { subscriber, lane: Some(lane).filter(|lane| *lane != 0), fold }
 }
 
@@ -68,7 +68,7 @@ impl Draft {
     /// What the subscriber's own rule says: it makes what gathered irrelevant.
     fn cancelling(mut self) -> Self {
         let fold = self.routes.last_mut().and_then(|route| route.fold.as_mut());
-        fold.expect("its last route folds").cancels = true;
+        Arc::make_mut(fold.expect("its last route folds")).cancels = true;
         self
     }
 }

@@ -249,7 +249,7 @@ fn into_lane(subscriber: SubscriberNo) -> Route {
         payload: Payload::Full,
     };
     let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
-    Route { subscriber, lane: Some(7), fold: Some(Box::new(appending)) }
+    Route { subscriber, lane: Some(7), fold: Some(Arc::new(appending)) }
 }
 
 /// Two events that were delivered long ago, of which the second is sent again and waits in a lane, in a fold that takes more.
