@@ -78,7 +78,7 @@ pub struct Closing {
 /// The windows that can be joined.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    pub(super) windows: HashMap<Slot, Box<Window>>,
+    pub(super) windows: HashMap<Slot, Window>,
     /// Those that gather, by when they close.
     pub(super) due: BTreeSet<(Timestamp, WindowNo, Slot)>,
     /// All of them by project and age, for the limit.
@@ -94,7 +94,7 @@ impl Book {
         if let Some(known) = self.windows.get_mut(&slot)
             && (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage)
         {
-            **known = window;
+            *known = window;
             return;
         }
         self.remove(slot);
@@ -102,7 +102,7 @@ impl Book {
             self.due.insert((window.due_at, window.no, slot));
         }
         self.oldest.entry(window.project).or_default().insert(window.no, slot);
-        self.windows.insert(slot, Box::new(window));
+        self.windows.insert(slot, window);
     }
 
     /// A project has so many more windows that can be joined: they count, but this book can not close them.
@@ -120,7 +120,7 @@ impl Book {
 
     /// The window in a slot.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
-        self.windows.get(&slot).map(Box::as_ref)
+        self.windows.get(&slot)
     }
 
     /// When the next window closes by itself.

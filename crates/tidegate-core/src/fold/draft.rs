@@ -95,6 +95,13 @@ impl<'a> Draft<'a> {
         Self { book, decided, now, limit, passed: BTreeMap::new(), stretch }
     }
 
+    /// So many events may come: room for the windows they join is made at once.
+    pub fn expect(&mut self, events: usize) {
+        let windows = events.min(self.book.len());
+        self.decided.touched.reserve(windows);
+        self.decided.windows.reserve(windows);
+    }
+
     /// What was decided, to be written and then applied.
     pub fn decided(self) -> Decided {
         self.decided

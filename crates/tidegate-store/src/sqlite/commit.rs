@@ -159,6 +159,7 @@ fn write_all(
         draft: Draft::new(book, group.now, writer.windows_max, &group.stretch),
         statements: Statements::prepare(tx)?,
     };
+    context.draft.expect(group.submissions.iter().map(|submission| submission.units.len()).sum());
     write(&mut context, dedupe)?;
     let no = stamp(tx, group.now)?;
     let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
