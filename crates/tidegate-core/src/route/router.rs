@@ -62,6 +62,8 @@ impl Router {
                 }
             }
         }
+        // One may name `*` twice.
+        router.any.dedup();
         router.subscribers = subscribers;
         router
     }
