@@ -6,6 +6,7 @@
 //! windows with other processes fills a book for each transaction with the rows it has locked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use super::Appending;
 use super::draft::Decided;
@@ -147,6 +148,15 @@ impl Book {
     pub fn of_project(&self, project: ProjectNo) -> impl Iterator<Item = &Window> {
         let slots = self.oldest.get(&project).into_iter().flat_map(BTreeMap::values);
         slots.filter_map(|slot| self.get(*slot))
+    }
+
+    /// The windows behind one, by project and age.
+    pub fn behind(&self, (project, no): (ProjectNo, WindowNo)) -> impl Iterator<Item = &Window> {
+        let windows = self.oldest.range(project..).flat_map(move |(of, windows)| {
+            let from = if *of == project { Bound::Excluded(no) } else { Bound::Unbounded };
+            windows.range((from, Bound::Unbounded))
+        });
+        windows.filter_map(|(_, slot)| self.get(*slot))
     }
 
     /// What a draft decided is on disk.

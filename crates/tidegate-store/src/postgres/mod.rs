@@ -42,18 +42,17 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Beat, Change, Changed, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital, WindowFilter,
-    WindowRow,
+    AttemptRow, BackfillStep, Backlog, Beat, Bundled, Change, Changed, Committed, Configuration,
+    DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Group, JobRow, Load, NewJob, Page,
+    Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow,
+    Selector, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, Vital,
+    WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -224,8 +223,8 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        Ok(windows::bundle(&*self.pool.lend().await?, window).await?)
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        Ok(windows::bundle(&*self.pool.lend().await?, window, bytes_max).await?)
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {

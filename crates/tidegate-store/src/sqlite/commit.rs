@@ -16,6 +16,7 @@ use tidegate_core::route::Route;
 use super::dedupe::{Dedupe, Delta};
 use super::deliveries::New;
 use super::lanes::Backfilling;
+use super::telling::Telling;
 use super::{Writer, configuration, deliveries, events, failed, folds, jobs, quarantine, stamp};
 use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
@@ -112,7 +113,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     let book = Arc::clone(&writer.book);
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
-    let Written { no, mut out, delta, next_no, backfilling, room, decided } =
+    let Written { no, mut out, delta, next_no, backfilling, telling, room, decided } =
         write_all(&tx, writer, group, room, (&dedupe, &book))?;
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
@@ -121,6 +122,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     }
     writer.next_no = next_no;
     writer.backfilling = backfilling;
+    writer.telling = telling;
     dedupe.apply(&delta);
     book.apply(decided);
     out.close_due = book.next_due();
@@ -134,6 +136,7 @@ struct Written {
     delta: Delta,
     next_no: i64,
     backfilling: Backfilling,
+    telling: Telling,
     room: Room,
     decided: Decided,
 }
@@ -159,7 +162,11 @@ fn write_all(
         draft: Draft::new(book, group.now, writer.windows_max, &group.stretch),
         statements: Statements::prepare(tx)?,
     };
-    context.draft.expect(group.submissions.iter().map(|submission| submission.units.len()).sum());
+    let events = group.submissions.iter().map(|submission| submission.units.len()).sum();
+    context.draft.expect(events);
+    // Before anything else: the book is what the file holds.
+    let mut telling = writer.telling.clone();
+    telling.step(tx, book, events, writer.next_no - 1)?;
     write(&mut context, dedupe)?;
     let no = stamp(tx, group.now)?;
     let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
@@ -167,7 +174,7 @@ fn write_all(
     folds::write(tx, &decided)?;
     out.closed = ClosedWindow::all(&decided);
     out.spilled = spilled.into_iter().collect();
-    Ok(Written { no, out, delta, next_no, backfilling, room, decided })
+    Ok(Written { no, out, delta, next_no, backfilling, telling, room, decided })
 }
 
 /// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found

@@ -3,7 +3,7 @@
 //! The writer keeps every window that can be joined in a [`Book`]; a commit asks a draft of it and the book learns what was
 //! decided once that is on disk. An arrival costs no row of its own, however many windows there are: the event's says
 //! where it went, and `members_apart` what that has no room for. A window's own row is written when it opens, closes or
-//! begins to leave. After a start the book is put together from both (`members`).
+//! begins to leave, and now and then (see `telling`). After a start the book is put together from both (`members`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -17,7 +17,7 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::deliveries::{self, New};
-use super::{Writer, stamp};
+use super::{Writer, stamp, telling};
 use crate::{ClosedWindow, EndWindows, Ended, Seal, WindowsEnd};
 
 const LIVE: &str =
@@ -49,8 +49,8 @@ fn window(row: &Row<'_>, terms: Arc<Terms>) -> rusqlite::Result<Window> {
     })
 }
 
-/// The book as the file tells it.
-pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
+/// The book as the file tells it, and the windows in it whose rows do not know all.
+pub(super) fn load(conn: &Connection) -> rusqlite::Result<(Book, BTreeSet<WindowNo>)> {
     let mut kinds: HashMap<String, Arc<Terms>> = HashMap::new();
     let mut windows: BTreeMap<WindowNo, Window> = BTreeMap::new();
     let mut statement = conn.prepare(LIVE)?;
@@ -77,7 +77,7 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
         }
         book.insert(window);
     }
-    Ok(book)
+    Ok((book, joined))
 }
 
 /// Like the view, but in order without sorting.
@@ -86,14 +86,15 @@ pub(super) const SINCE: &str =
     UNION ALL SELECT event, window, bytes, prev FROM members_apart WHERE event > ?1 ORDER BY event";
 
 /// Adds what joined since the windows' own rows were written; says which windows that concerns. Only events that came
-/// when their window was open are not in its row, so none of them has a lower number than it, and each names the one
-/// before it.
+/// when their window was open, and after the mark, are not in its row, so none of them has a lower number than it, and
+/// each names the one before it.
 fn recall_members(
     conn: &Connection,
     windows: &mut BTreeMap<WindowNo, Window>,
 ) -> rusqlite::Result<BTreeSet<WindowNo>> {
     let mut joined = BTreeSet::new();
-    let Some(from) = windows.keys().next().copied() else { return Ok(joined) };
+    let Some(oldest) = windows.keys().next().copied() else { return Ok(joined) };
+    let from = oldest.max(telling::mark(conn)?);
     let mut statement = conn.prepare(SINCE)?;
     let mut rows = statement.query([from])?;
     while let Some(row) = rows.next()? {
@@ -246,7 +247,7 @@ fn stage_no(stage: Stage) -> i64 {
     }
 }
 
-fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
+pub(super) fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "UPDATE windows SET due_at = ?2, count = ?3, bytes = ?4, first = ?5, last = ?6, stage = ?7, closed_at = ?8,
             closed_by = ?9, delivery = ?10 WHERE no = ?1",

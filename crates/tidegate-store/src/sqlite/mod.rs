@@ -26,6 +26,7 @@ mod replay;
 mod run;
 mod sealed;
 mod sweep;
+mod telling;
 mod trigger;
 mod verification;
 mod windows;
@@ -37,13 +38,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tidegate_core::fold::{Book, Bundle};
+use tidegate_core::fold::Book;
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Committed, Configuration, DeliveryFilter,
+    AttemptRow, BackfillStep, Backlog, Bundled, Change, Changed, Committed, Configuration, DeliveryFilter,
     DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Group, JobRow, NewJob, Page, Picked,
     QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope, SealedRow, Selector,
     StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, WindowFilter, WindowRow,
@@ -192,8 +193,8 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| folds::end(writer, project, &ask, now).map_err(failed)).await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        self.readers.read(move |conn| windows::bundle(conn, window).map_err(failed)).await
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        self.readers.read(move |conn| windows::bundle(conn, window, bytes_max).map_err(failed)).await
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {

@@ -8,10 +8,10 @@ use tidegate_core::fold::{Book, Bundle, ClosedBy, Key, Slot, Stage, Terms, Windo
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
-use crate::{FoldRow, Page, WindowFilter, WindowRow};
+use crate::{Bundled, FoldRow, Page, WindowFilter, WindowRow};
 
-/// Everything that a folded delivery carries.
-pub(super) fn bundle(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<Bundle>> {
+/// Everything that a folded delivery carries, if it is not too large.
+pub(super) fn bundle(conn: &Connection, no: WindowNo, bytes_max: usize) -> rusqlite::Result<Option<Bundled>> {
     type Found = (String, String, i64, Option<i64>, Option<String>);
     let mut closed = conn.prepare_cached(
         "SELECT terms, key_text, opened_at, closed_at, closed_by, no, count, bytes, first, last FROM windows WHERE no = ?1",
@@ -30,18 +30,21 @@ pub(super) fn bundle(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option
     let found = closed.query_row([no], read).optional()?;
     let Some(((terms, key, opened_at, Some(closed_at), closed_by), extent)) = found else { return Ok(None) };
     let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
+    if extent.bytes > bytes_max {
+        return Ok(Some(Bundled::Larger(extent.bytes)));
+    }
     let events = match bodies_in_a_row(conn, &extent)? {
         Some(events) => events,
         None => bodies_one_by_one(conn, &extent)?,
     };
-    Ok(Some(Bundle {
+    Ok(Some(Bundled::Whole(Bundle {
         terms,
         key,
         opened_at: Timestamp::from_ms(opened_at),
         closed_at: Timestamp::from_ms(closed_at),
         closed_by: closed_by.and_then(|name| ClosedBy::parse(&name)).unwrap_or(ClosedBy::Flush),
         events,
-    }))
+    })))
 }
 
 /// Where the members of a window lie.

@@ -21,7 +21,7 @@ use tidegate_core::time::Span;
 
 use super::bench::{Bench, Draft, PROJECT, claim};
 use super::{Case, named, retention};
-use crate::{Committed, Group, Seal, WindowFilter, WindowRow};
+use crate::{Bundled, Committed, Group, Seal, WindowFilter, WindowRow};
 
 pub(super) fn cases() -> Vec<Case> {
     [closing::cases(), lanes::cases(), restart::cases(), past::cases(), steer::cases(), keeping::cases()]
@@ -86,7 +86,10 @@ async fn open(bench: &Bench) -> Vec<WindowRow> {
 
 async fn bundle(bench: &Bench, job: &Job) -> Bundle {
     let window = job.fold.expect("it is a fold");
-    bench.store().bundle(window).await.expect("the store works").expect("it has closed")
+    match bench.store().bundle(window, usize::MAX).await.expect("the store works") {
+        Some(Bundled::Whole(bundle)) => bundle,
+        other => panic!("it has closed, but: {other:?}"),
+    }
 }
 
 /// Why a window closed, and the ids of what it carries.
