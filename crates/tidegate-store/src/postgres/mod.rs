@@ -36,6 +36,8 @@ mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
+#[cfg(test)]
+mod plans;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
