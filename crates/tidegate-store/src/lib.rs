@@ -30,7 +30,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -42,8 +41,8 @@ pub use configuration::{
     SealedRow, SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    Admission, BackfillStep, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled, Replay, Room,
-    RoutedUnit, Seal, Submission, UnitStatus,
+    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled,
+    Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
@@ -140,8 +139,9 @@ pub trait Store: Send + Sync + 'static {
     async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>>;
     /// Closes windows that gather, or ends them without a delivery, because somebody asked.
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;
-    /// Everything that a folded delivery carries. Nothing if its window is still open or gone.
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>>;
+    /// Everything that a folded delivery carries, unless its events have more bytes than that. Nothing if its window is
+    /// still open or gone.
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>>;
     /// How many windows gather in all projects, if that is known without much ado.
     async fn windows_open(&self) -> Result<Option<u64>> {
         Ok(None)

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
@@ -19,10 +18,10 @@ use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob,
-    Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope,
-    SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    AttemptRow, BackfillStep, Backlog, Bundled, Change, Changed, Claim, Committed, Configuration,
+    DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished, Group, JobRow,
+    JobStep, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
+    Scan, Scope, SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
     WindowFilter, WindowRow,
 };
 
@@ -235,9 +234,9 @@ impl Store for FaultyStore {
         self.inner.end_windows(project, ask, now).await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
         self.enter().await?;
-        self.inner.bundle(window).await
+        self.inner.bundle(window, bytes_max).await
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {

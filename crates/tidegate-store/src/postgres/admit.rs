@@ -20,7 +20,7 @@ use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 /// Who has an id: the event's number and its unit's fingerprint.
 type Holders = BTreeMap<Key, (i64, Option<Fingerprint>)>;
 
-const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
+pub(super) const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
     FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
     JOIN dedupe d ON d.key_high = i.high AND d.key_low = i.low";
 

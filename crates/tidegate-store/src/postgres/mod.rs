@@ -44,12 +44,13 @@ mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
+#[cfg(test)]
+mod plans;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -58,12 +59,12 @@ use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration,
-    DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
-    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter,
-    Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search, Selector, Slice,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered, TypeVersion,
-    ValueFilter, Vital, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Committed,
+    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group,
+    JobRow, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
+    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
+    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
+    TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -208,8 +209,8 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        Ok(windows::bundle(&*self.pool.lend().await?, window).await?)
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        Ok(windows::bundle(&*self.pool.lend().await?, window, bytes_max).await?)
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {

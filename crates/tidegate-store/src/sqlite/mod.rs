@@ -33,6 +33,7 @@ mod run;
 mod sealed;
 mod states;
 mod sweep;
+mod telling;
 mod trigger;
 mod verification;
 mod windows;
@@ -44,7 +45,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tidegate_core::fold::{Book, Bundle};
+use tidegate_core::fold::Book;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -52,12 +53,12 @@ use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration,
-    DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
-    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter,
-    Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search, Selector, Slice,
-    StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeVersion, ValueFilter,
-    WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Committed,
+    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush,
+    Group, JobRow, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
+    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
+    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeVersion,
+    ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -203,8 +204,8 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| folds::end(writer, project, &ask, now).map_err(failed)).await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        self.readers.read(move |conn| windows::bundle(conn, window).map_err(failed)).await
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        self.readers.read(move |conn| windows::bundle(conn, window, bytes_max).map_err(failed)).await
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {

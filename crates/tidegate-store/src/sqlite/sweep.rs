@@ -283,7 +283,7 @@ impl Step<'_> {
                 self.out.due_at(self.now.plus(self.terms.events / 100));
             } else {
                 self.conn.prepare_cached("DELETE FROM events WHERE seq = ?1")?.execute([seq])?;
-                self.conn.prepare_cached("DELETE FROM members WHERE event = ?1")?.execute([seq])?;
+                self.conn.prepare_cached("DELETE FROM members_apart WHERE event = ?1")?.execute([seq])?;
                 self.out.events += 1;
             }
         }
