@@ -1,4 +1,7 @@
--- version 10
+-- version 11
+CREATE VIEW members (event, window, prev, bytes) AS
+    SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
+    UNION ALL SELECT event, window, prev, bytes FROM members_apart;
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -97,7 +100,7 @@ CREATE TABLE events (
     subject     TEXT,
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
-) STRICT;
+, fold INTEGER, fold_prev INTEGER) STRICT;
 CREATE TABLE gates (
     no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
     project    INTEGER NOT NULL,
@@ -138,7 +141,7 @@ CREATE TABLE marks (
     seq         INTEGER NOT NULL,
     at          INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE members (
+CREATE TABLE "members_apart" (
     event  INTEGER NOT NULL,
     window INTEGER NOT NULL,
     prev   INTEGER,                          -- the member that joined before
