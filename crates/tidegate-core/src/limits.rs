@@ -213,6 +213,10 @@ pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// second burst.
 pub const GRANT_VALID_MS: u64 = 100;
 
+/// The same for a fold, which is sealed and read between its turn at a gate and its sending: a commit, and perhaps a wait
+/// for memory. After this it takes another turn.
+pub const FOLD_TURN_VALID_MS: u64 = 1_000;
+
 /// Subscribers that one message between replicas names; more are told as "everything". A NOTIFY has room for 8 000 bytes,
 /// a number takes twenty.
 pub const NEWS_SUBSCRIBERS_MAX: usize = 300;

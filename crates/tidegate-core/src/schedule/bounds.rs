@@ -1,7 +1,8 @@
 //! How much memory may hold.
 
 use crate::limits::{
-    ATTEMPTS_IN_FLIGHT_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
+    ATTEMPTS_IN_FLIGHT_MAX, FOLDS_IN_FLIGHT_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW,
+    QUEUE_REFILL_JOBS,
 };
 
 /// How much memory may hold. Simulation makes them small, so that little traffic meets them.
@@ -17,6 +18,8 @@ pub struct Bounds {
     pub queue_bytes: usize,
     /// Attempts under way.
     pub in_flight: usize,
+    /// Bytes of folded deliveries under way.
+    pub fold_bytes: usize,
 }
 
 impl Default for Bounds {
@@ -27,6 +30,7 @@ impl Default for Bounds {
             refill_jobs: QUEUE_REFILL_JOBS,
             queue_bytes: QUEUE_BYTES_MAX,
             in_flight: ATTEMPTS_IN_FLIGHT_MAX,
+            fold_bytes: FOLDS_IN_FLIGHT_BYTES_MAX,
         }
     }
 }

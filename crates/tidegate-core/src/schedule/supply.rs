@@ -3,7 +3,7 @@
 //! Memory is bounded whatever the backlog is: what finds no room stays due in the store, and whoever has room again wishes for
 //! it.
 
-use super::{Schedule, fits};
+use super::{Bounds, Schedule, fits};
 use crate::id::SubscriberNo;
 use crate::time::Timestamp;
 
@@ -23,6 +23,11 @@ impl Schedule {
     pub fn is_busy(&self, subscriber: SubscriberNo, calm: usize) -> bool {
         let open = self.lineups.get(&subscriber).filter(|lineup| lineup.open);
         open.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
+    }
+
+    /// What memory may hold.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     /// How many bytes of bodies memory takes.

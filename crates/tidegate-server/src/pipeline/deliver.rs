@@ -17,7 +17,7 @@ use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::fold;
 use tidegate_core::id::{Mint, SubscriberNo, WindowNo};
-use tidegate_core::limits::{FOLD_BYTES_SMALL, FOLDS_IN_FLIGHT_BYTES_MAX, GATE_PENALTY_DEFAULT_MS};
+use tidegate_core::limits::{FOLD_BYTES_SMALL, FOLD_TURN_VALID_MS, GATE_PENALTY_DEFAULT_MS};
 use tidegate_core::operator::Notice;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
@@ -78,12 +78,13 @@ impl Deliver {
         notices: Arc<Notices>,
         mint: Mint,
     ) -> Arc<Self> {
+        let bulk = Bulk::new(desk.lock().bounds().fold_bytes);
         Arc::new(Self {
             desk,
             persist,
             notices,
             lanes: Lanes::new(Arc::clone(&parts.metrics)),
-            bulk: Bulk::new(FOLDS_IN_FLIGHT_BYTES_MAX),
+            bulk,
             retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),
             store: Arc::clone(&parts.store),
@@ -282,7 +283,7 @@ impl Deliver {
         window: WindowNo,
         endpoint: &Endpoint,
     ) -> Result<Option<Content>, Error> {
-        let job = &pick.turn.job;
+        let (job, began) = (&pick.turn.job, self.clock.elapsed());
         let mut held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * FOLD_BYTES_SMALL).await;
         if job.lane.is_some() && job.attempts == 0 {
             let seal = Seal { project: job.project, window, claim: claim(job) };
@@ -300,6 +301,10 @@ impl Deliver {
             bundled = self.store.bundle(window, bytes).await?;
         }
         let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
+        let is_late = self.clock.elapsed() - began > Duration::from_millis(FOLD_TURN_VALID_MS);
+        if is_late && endpoint.terms.gate.is_some() {
+            return Err(Error::Unavailable("its turn at the gate has passed".to_owned()));
+        }
         let content = fold::render(&self.mint.delivery(job.delivery), &bundle);
         held.shrink(IN_FLIGHT_TIMES * content.len());
         let run = self.lanes.started(endpoint, job, &bundle, self.clock.now());

@@ -2,7 +2,13 @@
 //!
 //! Their attempts are noted apart, because a delivery carries many events here. The rules: every event that was accepted
 //! for them is in exactly one delivery, and that one arrives (P2, P6); a delivery never changes once it was sent (P3); of a
-//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time.
+//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Some
+//! pass a gate, whose rules are judged with everybody else's (`gates`).
+//!
+//! One process plays here, on its own store: a life that ends anywhere and the next one stand for the death of a replica,
+//! as far as memory goes. That another process takes over while it lives needs PostgreSQL, which keeps no virtual time:
+//! `tidegate-store/src/conformance/folds/restart.rs` asks it of both stores, `tidegate-store/tests/shared/folds.rs` of two
+//! processes on one database, and `cargo xtask chaos folds` of three real ones that are killed under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +74,7 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
         return;
     }
     let mut dice = Dice::new(seed, "folds");
+    plan.bounds.fold_bytes = Dice::new(seed, "bulk").pick(&[1_000, 4_000, 1 << 20]);
     for index in 0..dice.below(2) + 1 {
         let spec = spec(format!("fold-{index}"), &mut dice);
         let mut moods = Vec::new();
@@ -127,9 +134,14 @@ fn spec(id: String, dice: &mut Dice) -> Spec {
 /// One attempt at a folded delivery.
 pub(crate) struct FoldSent {
     pub(crate) life: usize,
+    /// True time, and the product's.
+    pub(crate) t: i64,
+    pub(crate) now: i64,
     pub(crate) subscriber: SubscriberNo,
     pub(crate) delivery: DeliveryNo,
     pub(crate) is_replay: bool,
+    /// The receiver asked everybody to wait, from then until then, in the product's time.
+    pub(crate) closes: Option<(i64, i64)>,
     pub(crate) body: Bytes,
     pub(crate) events: Vec<EventKey>,
     pub(crate) has_arrived: bool,
@@ -165,7 +177,10 @@ impl Receivers {
             }
             std::future::pending().await
         };
-        let retry_after = (status == 429).then(|| dice.between(1, 3).to_string());
+        let wait_s = (status == 429).then(|| dice.between(1, 3));
+        let now = self.life.clock.now().as_ms();
+        self.history.lock().folds[index].closes = wait_s.map(|seconds| (now, now + seconds * 1_000));
+        let retry_after = wait_s.map(|seconds| seconds.to_string());
         Ok(Answer { status, retry_after, head: ResponseHead::default(), grant: None })
     }
 
@@ -187,8 +202,11 @@ impl Receivers {
         }
         let sent = FoldSent {
             life: self.life.no,
+            t: self.life.t(),
+            now: self.life.clock.now().as_ms(),
             subscriber,
             delivery,
+            closes: None,
             is_replay: outbound.headers.contains_key("tidegate-replay"),
             body: outbound.body.clone(),
             events,
@@ -203,6 +221,15 @@ impl Receivers {
         let is_laned = history.subs[&subscriber].specs.iter().any(|(_, spec)| spec.lanes == Lanes::PerKey);
         if is_laned && history.folds_under_way.values().any(|other| *other == (subscriber, key.clone())) {
             history.violation(format!("P5 two folds at once in lane {key} of {id}"));
+        }
+        let others = history.folds_under_way.keys().map(|index| history.folds[*index].body.len());
+        let bytes: Vec<usize> = others.chain([sent.body.len()]).collect();
+        // Each counts twice, as events and as a body; the largest may go alone.
+        if bytes.len() > 1 && 2 * bytes.iter().sum::<usize>() > self.fold_bytes {
+            history.violation(format!("P8 folds of {bytes:?} bytes are under way at once"));
+        }
+        if bytes.len() > 1 {
+            history.reach("two folds under way");
         }
         history.folds_under_way.insert(index, (subscriber, key));
         check_timing(&mut history, subscriber, &body, delivery);

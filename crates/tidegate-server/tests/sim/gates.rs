@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use tidegate_core::id::{GateNo, ProjectNo};
-use tidegate_core::limits::GRANT_VALID_MS;
+use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo};
+use tidegate_core::limits::{FOLD_TURN_VALID_MS, GRANT_VALID_MS};
 use tidegate_store::Change;
 
 use super::acts::Site;
 use super::dice::Dice;
+use super::folds::{FoldSent, is_fold};
 use super::history::{Heard, History, Sent};
 use super::plan::{Act, END_T, Plan};
 
@@ -56,7 +57,8 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     plan.gate = Some(dice.pick(&TERMS));
     for (_, act) in &mut plan.acts {
         if let Act::Create { spec, .. } | Act::Patch { spec, .. } = act {
-            spec.is_gated = (spec.id.starts_with('s') || spec.id == "down") && dice.percent(65);
+            let may_pass = spec.id.starts_with('s') || spec.id == "down" || is_fold(&spec.id);
+            spec.is_gated = may_pass && dice.percent(65);
         }
     }
     for _ in 0..dice.below(12) {
@@ -129,6 +131,8 @@ struct Pass {
     life: usize,
     t: i64,
     now: i64,
+    /// How much earlier it may have been its turn.
+    late_ms: i64,
 }
 
 /// P7: the bound holds in every stretch of time, and nothing passes a gate that a receiver or a client has closed.
@@ -142,16 +146,31 @@ pub(crate) fn check(history: &History, plan: &Plan, found: &mut Vec<String>) {
 }
 
 fn is_gated(history: &History, sent: &Sent) -> bool {
-    history.subs[&sent.subscriber].latest_before(sent.t).is_gated
+    passes_gate(history, sent.subscriber, sent.t)
+}
+
+fn passes_gate(history: &History, subscriber: SubscriberNo, t: i64) -> bool {
+    history.subs[&subscriber].latest_before(t).is_gated
+}
+
+/// Attempts at folds that passed the gate of a project.
+fn folds(history: &History, project: ProjectNo) -> impl Iterator<Item = &FoldSent> {
+    let own = move |sent: &&FoldSent| {
+        history.subs[&sent.subscriber].project == project && passes_gate(history, sent.subscriber, sent.t)
+    };
+    history.folds.iter().filter(own)
 }
 
 fn passes(history: &History, project: ProjectNo) -> Vec<Pass> {
     let own = |sent: &&Sent| history.subs[&sent.subscriber].project == project && is_gated(history, sent);
     let sent = history.sends.iter().filter(own);
-    let sent = sent.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now });
+    let sent = sent.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now, late_ms: 0 });
     let clients = history.gates.clients.iter().filter(|(of, ..)| *of == project);
-    let clients = clients.map(|(_, life, t, now)| Pass { life: *life, t: *t, now: *now });
-    let mut all: Vec<Pass> = sent.chain(clients).collect();
+    let clients = clients.map(|(_, life, t, now)| Pass { life: *life, t: *t, now: *now, late_ms: 0 });
+    let folds = folds(history, project);
+    let late_ms = FOLD_TURN_VALID_MS as i64;
+    let folds = folds.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now, late_ms });
+    let mut all: Vec<Pass> = sent.chain(folds).chain(clients).collect();
     all.sort_by_key(|pass| (pass.t, pass.now));
     all
 }
@@ -159,6 +178,7 @@ fn passes(history: &History, project: ProjectNo) -> Vec<Pass> {
 fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pass], found: &mut Vec<String>) {
     // Tokens of a shared gate may be used a little later than they were taken.
     let (held_ms, late) = if plan.shares_rates { (GRANT_VALID_MS as i64, 1) } else { (0, 0) };
+    let late_ms = passes.iter().map(|pass| pass.late_ms).max().unwrap_or(0);
     let changes: Vec<(i64, Terms)> = history
         .gates
         .changes
@@ -176,7 +196,7 @@ fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pas
             first.life == pass.life && !breaks.iter().any(|t| (first.t - CHANGE_MS..=pass.t).contains(t))
         };
         for (count, pass) in passes[index..].iter().take_while(is_whole).enumerate() {
-            let span_ms = pass.now - first.now + held_ms;
+            let span_ms = pass.now - first.now + held_ms + late_ms;
             if count as i64 + 1 > burst + span_ms * rate / 1_000 + late {
                 let (from, to) = (first.t, pass.t);
                 found.push(format!("P7 {} passed a gate of {rate}/s from {from} to {to}", count + 1));
@@ -196,8 +216,11 @@ fn closed_is_closed(history: &History, project: ProjectNo, passes: &[Pass], foun
     });
     let by_hand = history.gates.closed.iter().filter(|(of, ..)| *of == project);
     let by_hand = by_hand.map(|(_, life, since, until)| (*life, *since, *until));
-    for (life, since, until) in asked.chain(by_hand) {
-        let early = passes.iter().find(|pass| pass.life == life && (since + 1..until).contains(&pass.now));
+    let by_folds = folds(history, project)
+        .filter_map(|sent| sent.closes.map(|(since, until)| (sent.life, since, until)));
+    for (life, since, until) in asked.chain(by_folds).chain(by_hand) {
+        let is_closed = |pass: &&Pass| (since + 1 + pass.late_ms..until).contains(&pass.now);
+        let early = passes.iter().find(|pass| pass.life == life && is_closed(pass));
         let Some(pass) = early else { continue };
         let begin = pass.t - (pass.now - since);
         let changed = history.subs.values().flat_map(|truth| &truth.touched).chain(&history.jumps);
@@ -223,6 +246,13 @@ pub(crate) fn met(history: &History) -> Vec<&'static str> {
     let closes = |sent: &&Sent| sent.told.is_some_and(|(_, heard)| is_mild(history, sent, heard));
     if history.sends.iter().any(|sent| closes(&sent)) {
         met.push("a gate closed by a receiver");
+    }
+    let is_gated = |sent: &&FoldSent| passes_gate(history, sent.subscriber, sent.t);
+    if history.folds.iter().any(|sent| is_gated(&sent)) {
+        met.push("a fold that passed a gate");
+    }
+    if history.folds.iter().filter(is_gated).any(|sent| sent.closes.is_some()) {
+        met.push("a gate closed by a receiver of folds");
     }
     met
 }

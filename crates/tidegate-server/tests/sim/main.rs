@@ -45,7 +45,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 44] = [
+const RARE_PATHS: [&str; 47] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -59,7 +59,9 @@ const RARE_PATHS: [&str; 44] = [
     "a delivery exhausted",
     "a duplicate after a lost response",
     "a duplicate event",
+    "a fold that passed a gate",
     "a gate closed by a receiver",
+    "a gate closed by a receiver of folds",
     "a gate passed",
     "a graceful stop with attempts under way",
     "a held delivery released",
@@ -90,6 +92,7 @@ const RARE_PATHS: [&str; 44] = [
     "an event gone under way",
     "an undelivered event expired",
     "an undelivered event expired under way",
+    "two folds under way",
 ];
 
 /// What one run came to.

@@ -51,6 +51,8 @@ pub(crate) struct Receivers {
     pub(crate) life: Arc<Life>,
     pub(crate) history: Histories,
     pub(crate) mint: Mint,
+    /// What folds under way may have together.
+    pub(crate) fold_bytes: usize,
 }
 
 /// What a receiver does with one request, once it has it.

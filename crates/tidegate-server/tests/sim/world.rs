@@ -228,6 +228,7 @@ impl World {
                 life: Arc::clone(life),
                 history: self.history.clone(),
                 mint,
+                fold_bytes: self.plan.bounds.fold_bytes,
             }),
             clock: life.clock.clone(),
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
