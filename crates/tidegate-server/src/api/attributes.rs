@@ -42,6 +42,10 @@ impl App {
         filter: EventFilter,
     ) -> Result<Page<EventRow>, Problem> {
         let indexes = indexes(&self.catalog(caller), filter.source.as_deref());
+        if indexes.is_empty() {
+            let detail = "no type declares an `index`: declare the attributes to search by in the catalog";
+            return Err(Problem::invalid("where_not_searchable", "where", detail));
+        }
         let plan = Plan::compile(condition, &|path| indexes.contains_key(path))?;
         self.pipeline.observe.catch_up().await?;
         Ok(self.parts.store.search(caller.project, Search { plan, indexes, filter }).await?)

@@ -158,7 +158,7 @@ fn a_permission_that_was_taken_away_is_gone_for_what_was_saved_with_it() {
     for host in &hosts {
         let body = json!({
             "destination": { "url": format!("{host}:{}/", canary.port) },
-            "retry": { "schedule": [] }, "limits": { "timeout": "100ms" },
+            "retry": { "schedule": [] }, "limits": { "timeout": "1s" },
         });
         let id = server.admin().post("/v1/subscribers", &body).expect(201)["id"].clone();
         paths.push(format!("/v1/subscribers/{}", id.as_str().expect("an id")));

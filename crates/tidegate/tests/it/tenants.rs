@@ -180,7 +180,7 @@ fn lists(tenant: &Tenant, admin: &Client) -> Vec<String> {
             path.replace("{id}", webhooks["items"][0]["id"].as_str().expect("an id"))
         }
         path if path.contains("{id}") => tenant.fill(path),
-        path => path.replace("{service}", "s0"),
+        path => path.replace("{service}", "s0").replace("{attribute}", "data.k"),
     };
     paged.map(|(path, _)| with_ids(path)).collect()
 }
@@ -198,8 +198,9 @@ fn fill_every_list(tenant: &Tenant) {
         client.post("/v1/webhooks/subscribers", &webhook).expect(201);
         for service in ["s0", "s1"] {
             let path = format!("/v1/catalog/services/{service}/types/t{n}");
-            client.call("PUT", &path, &json!({ "description": "d" })).expect(201);
+            client.call("PUT", &path, &json!({ "index": ["data.k"] })).expect(201);
         }
+        client.publish(&json!({ "id": format!("k{n}"), "source": "s0", "type": "t0", "data": { "k": n } }));
         client.call("PUT", &format!("/v1/gates/g{n}"), &json!({ "rate": "1/s" })).expect(201);
         client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
         client.post("/v1/trigger", &Value::Null).expect(202);
