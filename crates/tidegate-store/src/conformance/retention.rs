@@ -34,12 +34,14 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) const EVENTS: u64 = 10_000;
 pub(super) const UNDELIVERED: u64 = 20_000;
 pub(super) const DELIVERIES: u64 = 40_000;
+pub(super) const ROLLUPS: u64 = 100_000_000;
 
 pub(super) fn terms() -> Retention {
     Retention {
         events: Duration::from_millis(EVENTS),
         deliveries: Duration::from_millis(DELIVERIES),
         undelivered: Duration::from_millis(UNDELIVERED),
+        rollups: Duration::from_millis(ROLLUPS),
     }
 }
 

@@ -91,6 +91,7 @@ fn terms() -> Retention {
         events: Duration::from_millis(EVENTS),
         deliveries: Duration::from_millis(DELIVERIES),
         undelivered: Duration::from_millis(20_000),
+        ..Retention::default()
     }
 }
 
