@@ -49,8 +49,8 @@ pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use observe::{
-    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Search, Slice, TypeVersion,
-    ValueFilter,
+    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Search, Slice, TypeName,
+    TypeVersion, ValueFilter,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -171,6 +171,8 @@ pub trait Store: Send + Sync + 'static {
     async fn end_mark(&self, _mark: Mark) -> Result<()> {
         Ok(())
     }
+    /// Events of a type that were accepted later than this are all still there; absent: all are that ever came.
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>>;
     /// What a metric has counted in these buckets.
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups>;
 
@@ -193,7 +195,8 @@ pub trait Store: Send + Sync + 'static {
     async fn jobs_running(&self) -> Result<Vec<JobNo>>;
 
     /// One step of a round of retention, looking at `limit` rows at most: what has been kept long enough expires or goes.
-    /// Nothing is removed that a delivery which may still be sent needs, and no number is ever used again.
+    /// Nothing is removed that a delivery which may still be sent needs, no event that has not been observed while there
+    /// is any metric, and no number is ever used again.
     async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept>;
 
     /// Events, newest first.

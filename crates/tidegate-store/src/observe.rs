@@ -13,6 +13,17 @@ use crate::{Error, EventFilter, EventRow, Result};
 /// A metric of a declared type: what it is, what it is called, and its number.
 pub type Metric = (Kind, String, MetricNo);
 
+/// Which type of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeName {
+    /// Whose.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+}
+
 /// A declared type as it was from one version on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeVersion {

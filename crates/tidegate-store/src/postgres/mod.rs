@@ -35,6 +35,7 @@ mod sealed;
 mod states;
 mod submit;
 mod sweep;
+mod terms;
 mod trigger;
 mod verification;
 mod windows;
@@ -61,7 +62,7 @@ use crate::{
     DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
     NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
     Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, TakenOver, Trace, Triggered, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
+    Swept, TakenOver, Trace, Triggered, TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -282,6 +283,10 @@ impl Store for PostgresStore {
 
     async fn end_mark(&self, mark: Mark) -> Result<()> {
         Ok(observe::end_mark(&*self.pool.lend().await?, mark).await?)
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        Ok(terms::kept_since(&*self.pool.lend().await?, &of).await?)
     }
 
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {

@@ -32,6 +32,7 @@ mod run;
 mod sealed;
 mod states;
 mod sweep;
+mod terms;
 mod trigger;
 mod verification;
 mod windows;
@@ -55,7 +56,7 @@ use crate::{
     DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
     NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
     Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, Trace, Triggered, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    Swept, Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -243,6 +244,10 @@ impl Store for SqliteStore {
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
         self.readers.read(move |conn| observe::until(conn, now).map_err(failed)).await
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        self.readers.read(move |conn| terms::kept_since(conn, &of).map_err(failed)).await
     }
 
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {

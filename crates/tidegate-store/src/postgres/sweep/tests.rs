@@ -206,9 +206,9 @@ async fn is_kept_for_a_replay(outlived: bool) {
     let space = place.target().space();
     other.begin().await.unwrap();
     replay::replay(&other, space, &again, bench.now).await.unwrap();
-    // It comes to the period itself, or to what lies before all periods.
-    let from = if outlived { 0 } else { (job.event >> BITS << BITS) - 1 };
-    let sweeping = tokio::spawn(round(Arc::clone(bench.store()), Sweep::Events(from), bench.now));
+    // It comes to the period itself, or to what is overdue.
+    let from = if outlived { Sweep::Overdue(0) } else { Sweep::Events((job.event >> BITS << BITS) - 1) };
+    let sweeping = tokio::spawn(round(Arc::clone(bench.store()), from, bench.now));
     wait_for_retention(&place, space, || sweeping.is_finished()).await;
     other.commit().await.unwrap();
     assert_eq!(sweeping.await.unwrap(), 0);
@@ -310,8 +310,9 @@ async fn whatever_waits_for_whoever_is_about_to_fold_it() {
         let (mut other, space) = (place.session().await, place.target().space());
         other.begin().await.unwrap();
         replay::replay(&other, space, &replay_of(&bench, &jobs[0]).await, bench.now).await.unwrap();
-        let from = if outlived { 0 } else { (jobs[0].event >> BITS << BITS) - 1 };
-        let sweeping = tokio::spawn(round(Arc::clone(bench.store()), Sweep::Events(from), bench.now));
+        let before = (jobs[0].event >> BITS << BITS) - 1;
+        let from = if outlived { Sweep::Overdue(0) } else { Sweep::Events(before) };
+        let sweeping = tokio::spawn(round(Arc::clone(bench.store()), from, bench.now));
         wait_for_retention(&place, space, || sweeping.is_finished()).await;
         other.commit().await.unwrap();
         assert_eq!(sweeping.await.unwrap(), 0);
