@@ -1,4 +1,4 @@
--- version 9
+-- version 10
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -14,6 +14,20 @@ CREATE TABLE attempts (
     response   TEXT,
     PRIMARY KEY (delivery, n)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE backfills (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    service     TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    metrics     TEXT NOT NULL,               -- a JSON list of kind, name and number
+    definition  TEXT NOT NULL,
+    begin       INTEGER NOT NULL,            -- where it began
+    after       INTEGER NOT NULL,            -- everything up to here has been looked at
+    until       INTEGER NOT NULL,            -- where it ends, fixed when it began
+    looked      INTEGER NOT NULL DEFAULT 0,
+    started_at  INTEGER NOT NULL,
+    finished_at INTEGER
+) STRICT;
 CREATE TABLE catalog (
     project    INTEGER NOT NULL,
     service    TEXT NOT NULL,
@@ -21,8 +35,17 @@ CREATE TABLE catalog (
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     version    INTEGER NOT NULL,             -- of the configuration, when this row last changed
-    definition TEXT,                         -- NULL: taken back
+    definition TEXT, metrics TEXT NOT NULL DEFAULT '[]',                         -- NULL: taken back
     PRIMARY KEY (project, service, type)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE catalog_versions (
+    project    INTEGER NOT NULL,
+    service    TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    definition TEXT,                         -- NULL: taken back
+    metrics    TEXT NOT NULL,
+    PRIMARY KEY (project, service, type, version)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -60,6 +83,16 @@ CREATE TABLE deliveries (
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
 , fold INTEGER, out_of_order INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE TABLE event_terms (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    source      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    keep_ms     INTEGER NOT NULL,
+    walked      INTEGER NOT NULL DEFAULT 0,  -- its events up to here are gone, or overdue
+    swept_until INTEGER,                     -- when the newest of those that are gone was accepted
+    UNIQUE (project, source, type)
+) STRICT;
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
@@ -74,6 +107,9 @@ CREATE TABLE events (
     subject     TEXT,
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
+) STRICT;
+CREATE TABLE events_overdue (
+    seq INTEGER PRIMARY KEY
 ) STRICT;
 CREATE TABLE gates (
     no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
@@ -110,6 +146,11 @@ CREATE TABLE keys (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (project, id)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE marks (
+    incarnation INTEGER PRIMARY KEY,         -- 0: there is one for all lives of the one process
+    seq         INTEGER NOT NULL,
+    at          INTEGER NOT NULL
+) STRICT;
 CREATE TABLE members (
     event  INTEGER NOT NULL,
     window INTEGER NOT NULL,
@@ -120,6 +161,48 @@ CREATE TABLE members (
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE metrics (
+    no       INTEGER PRIMARY KEY AUTOINCREMENT,
+    project  INTEGER NOT NULL,
+    service  TEXT NOT NULL,
+    type     TEXT NOT NULL,
+    kind     INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    shape    TEXT NOT NULL,
+    keys_max INTEGER NOT NULL,
+    keys     INTEGER NOT NULL DEFAULT 0,     -- how many it has
+    keep_ms  INTEGER,                        -- how long its rollups are kept; NULL: as long as all others
+    ended_at INTEGER,
+    ended_no INTEGER                         -- the last event that may have counted
+) STRICT;
+CREATE TABLE object_changes (
+    state      INTEGER NOT NULL,
+    object     TEXT NOT NULL,
+    time       INTEGER NOT NULL,
+    event      INTEGER NOT NULL,
+    from_state TEXT,                         -- NULL: it was seen for the first time
+    to_state   TEXT NOT NULL,
+    late       INTEGER NOT NULL,             -- 1: it came too late to change anything
+    PRIMARY KEY (state, object, time, event)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE objects (
+    state   INTEGER NOT NULL,                -- the metric
+    object  TEXT NOT NULL,
+    value   TEXT NOT NULL,
+    time    INTEGER NOT NULL,
+    event   INTEGER NOT NULL,
+    visited TEXT NOT NULL,                   -- a JSON list of the states it has been in
+    PRIMARY KEY (state, object)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE postings (
+    segment INTEGER NOT NULL,
+    metric  INTEGER NOT NULL,
+    value   BLOB NOT NULL,                   -- sorts as the values do
+    first   INTEGER NOT NULL,                -- the first event
+    count   INTEGER NOT NULL,
+    events  BLOB NOT NULL,                   -- what follows it, as differences
+    PRIMARY KEY (segment, metric, value, first)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE projects (
     no         INTEGER PRIMARY KEY,
@@ -139,6 +222,21 @@ CREATE TABLE quarantine (
     at          INTEGER NOT NULL,
     unit        BLOB NOT NULL                -- the event and its sub-events, a JSON list of bodies
 ) STRICT;
+CREATE TABLE rollup_keys (
+    metric INTEGER NOT NULL,
+    key    TEXT NOT NULL,                    -- a JSON list of values
+    no     INTEGER NOT NULL,
+    PRIMARY KEY (metric, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE rollups (
+    metric INTEGER NOT NULL,
+    grain  INTEGER NOT NULL,                 -- how long the bucket is
+    bucket INTEGER NOT NULL,                 -- when it begins
+    page   INTEGER NOT NULL,
+    cells  BLOB NOT NULL,
+    PRIMARY KEY (metric, grain, bucket, page)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sqlite_sequence(name,seq);
 CREATE TABLE subscriber_versions (
     project    INTEGER NOT NULL,
     subscriber INTEGER NOT NULL,
@@ -182,7 +280,9 @@ CREATE TABLE windows (
     closed_by  TEXT,
     delivery   INTEGER
 ) STRICT;
+CREATE INDEX backfills_running ON backfills (no) WHERE finished_at IS NULL;
 CREATE INDEX catalog_version ON catalog (version);
+CREATE INDEX catalog_versions_version ON catalog_versions (version);
 CREATE INDEX deliveries_claimed ON deliveries (id) WHERE status = 1;
 CREATE INDEX deliveries_due ON deliveries (subscriber, due_at, id) WHERE status = 0;
 CREATE INDEX deliveries_exhausted ON deliveries (project, id) WHERE status = 4;
@@ -196,6 +296,8 @@ CREATE INDEX gates_version ON gates (version);
 CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
+CREATE INDEX metrics_ended ON metrics (ended_at) WHERE ended_at IS NOT NULL;
+CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);

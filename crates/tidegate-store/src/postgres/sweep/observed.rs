@@ -155,7 +155,9 @@ impl Step<'_> {
         let oldest = terms::number(self.conn, OBJECTS_OLDEST).await?.unwrap_or(0);
         let walked = terms::number(self.conn, OBJECTS_WALKED).await?.unwrap_or(0);
         let due = next_walk(walked, oldest, self.terms.rollups);
-        self.out.due_at(due);
+        if due > self.now {
+            self.out.due_at(due);
+        }
         Ok(due)
     }
 

@@ -73,10 +73,10 @@ impl Step<'_> {
     /// A type has lost its own term: what it has among what outlived its period is looked at from now on.
     async fn note_kept(&self, walked: Seq) -> Asked<()> {
         let sql = format!(
-            "WITH some AS MATERIALIZED (SELECT seq, {HAS_OWN_TERM} AS has_own FROM events_kept e
+            "WITH looked AS MATERIALIZED (SELECT seq, {HAS_OWN_TERM} AS has_own FROM events_kept e
                 WHERE seq > $1 ORDER BY seq LIMIT $2),
-             noted AS (INSERT INTO events_overdue SELECT seq FROM some WHERE NOT has_own ON CONFLICT DO NOTHING)
-             SELECT count(*), max(seq) FROM some"
+             noted AS (INSERT INTO events_overdue SELECT seq FROM looked WHERE NOT has_own ON CONFLICT DO NOTHING)
+             SELECT count(*), max(seq) FROM looked"
         );
         let row = self.conn.only(&sql, &[&walked, &self.limit()]).await?;
         let go_on = row.get::<_, Option<Seq>>(1).filter(|_| row.get::<_, i64>(0) == self.limit());

@@ -182,7 +182,9 @@ impl Step<'_> {
         let oldest = terms::number(self.conn, OBJECTS_OLDEST)?.unwrap_or(0);
         let walked = terms::number(self.conn, OBJECTS_WALKED)?.unwrap_or(0);
         let due = next_walk(walked, oldest, self.terms.rollups);
-        self.out.due_at(due);
+        if due > self.now {
+            self.out.due_at(due);
+        }
         Ok(due)
     }
 
