@@ -163,6 +163,11 @@ pub const BATCH_EVERY_DEFAULT_MS: u64 = 30_000;
 pub const BATCH_EVENTS_DEFAULT: u32 = 1_000;
 /// Events of one window at most.
 pub const FOLD_EVENTS_MAX: u32 = 10_000;
+/// Events after which the embedded store has written down anew what all open windows hold. A start reads twice as many at
+/// most: a second or two.
+pub const TELLING_EVENTS_MIN: usize = 200_000;
+/// The same for each open window: with very many, writing them down is not to cost more than a tenth of a row per event.
+pub const TELLING_EVENTS_PER_WINDOW: usize = 10;
 /// Bytes of a window's events unless its subscriber says otherwise: what receivers commonly take in one request.
 pub const FOLD_BYTES_DEFAULT: u32 = 1024 * 1024;
 /// Bytes of a window's events at least; one event may have more.
@@ -181,6 +186,12 @@ pub const DELIVERY_EVENTS_LISTED_MAX: usize = 100;
 pub const LANES_REMEMBERED_MAX: usize = 10_000;
 /// Windows that one group commit closes: bounds the wait of those who send meanwhile.
 pub const CLOSE_WINDOWS_MAX: usize = 1_000;
+
+/// Folded deliveries under way, of all subscribers together: each counts as its events and once more as its body. Enough
+/// for four of the largest.
+pub const FOLDS_IN_FLIGHT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A fold that is read without asking how large it is.
+pub const FOLD_BYTES_SMALL: usize = 64 * 1024;
 
 /// How much of a receiver's answer is kept with the attempt.
 pub const RESPONSE_KEPT_BYTES_MAX: usize = 1024;
@@ -386,5 +397,7 @@ pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
 pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Events that are counted in one transaction: others wait for it.
 pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// Cells that an audit compares at once: some hundred bytes each.
+pub const AUDIT_CELLS_MAX: usize = 2_000_000;
 /// How long an event may wait to be counted.
 pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);

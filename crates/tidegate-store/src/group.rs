@@ -7,7 +7,7 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::catalog::{Finding, Reason};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::fold::{ClosedBy, Decided};
+use tidegate_core::fold::{Bundle, ClosedBy, Decided};
 use tidegate_core::id::{
     DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -182,8 +182,7 @@ pub struct ClosedWindow {
 impl ClosedWindow {
     /// Those of a transaction.
     pub(crate) fn all(decided: &Decided) -> Vec<Self> {
-        let closed = decided.closed.iter().filter_map(|no| decided.windows.get(no));
-        let told = closed.filter_map(|window| {
+        let told = decided.closed().filter_map(|window| {
             let (_, closed_by) = window.closed?;
             let due_by = window.due_by();
             let (subscriber, count) = (window.subscriber, window.count);
@@ -199,6 +198,15 @@ impl ClosedWindow {
         });
         told.collect()
     }
+}
+
+/// What a folded delivery carries, as far as it was asked for.
+#[derive(Clone, Debug)]
+pub enum Bundled {
+    /// All of it.
+    Whole(Bundle),
+    /// Its events have so many bytes, and that is too many.
+    Larger(usize),
 }
 
 /// The result of an attempt.

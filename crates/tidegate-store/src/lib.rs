@@ -30,7 +30,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -42,15 +41,15 @@ pub use configuration::{
     SealedRow, SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    Admission, BackfillStep, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled, Replay, Room,
-    RoutedUnit, Seal, Submission, UnitStatus,
+    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled,
+    Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
 pub use observe::{
-    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Rollups, Search, Slice, TypeName,
-    TypeVersion, ValueFilter,
+    Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Recount, Recounted, Recounter, Rollups,
+    Search, Slice, TypeName, TypeVersion, ValueFilter,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -140,8 +139,9 @@ pub trait Store: Send + Sync + 'static {
     async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>>;
     /// Closes windows that gather, or ends them without a delivery, because somebody asked.
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;
-    /// Everything that a folded delivery carries. Nothing if its window is still open or gone.
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>>;
+    /// Everything that a folded delivery carries, unless its events have more bytes than that. Nothing if its window is
+    /// still open or gone.
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>>;
     /// How many windows gather in all projects, if that is known without much ado.
     async fn windows_open(&self) -> Result<Option<u64>> {
         Ok(None)
@@ -171,7 +171,9 @@ pub trait Store: Send + Sync + 'static {
     async fn end_mark(&self, _mark: Mark) -> Result<()> {
         Ok(())
     }
-    /// Events of a type that were accepted later than this are all still there; absent: all are that ever came.
+    /// Hands every observed event of a type to somebody who counts again, and says what was counted; all as of one instant.
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted>;
+    /// Events of a type that happened, or were accepted, later than this are all still there; absent: all that ever came.
     async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>>;
     /// What a metric has counted in these buckets.
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups>;

@@ -1,5 +1,6 @@
 //! What the store is told and asked about metrics.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
@@ -167,6 +168,61 @@ pub struct Rollups {
     pub keys: Vec<(KeyNo, Key)>,
     /// Packed cells: how long the bucket is, when it begins, and they.
     pub pages: Vec<(Grain, i64, Vec<u8>)>,
+}
+
+/// Which events are counted again, to be compared with what was counted.
+#[derive(Clone, Debug)]
+pub struct Recount {
+    /// Whose.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+    /// Only those that happened in this range, in milliseconds: the second is not in it.
+    pub range: (i64, i64),
+    /// Whose rollups are read.
+    pub metrics: Vec<MetricNo>,
+    /// Whose objects are counted, state by state, and all of whose weeks are read.
+    pub states: Vec<MetricNo>,
+}
+
+/// Who counts again.
+pub trait Recounter: Send {
+    /// The backfills of the type: an event that came before one of its metrics counts as far as they have come.
+    fn begin(&mut self, backfills: Vec<BackfillRow>);
+    /// An event that has been observed; `false` ends the count.
+    fn event(&mut self, event: &EventRow) -> bool;
+    /// To get back what was lent.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// What the store has, as of the instant at which the events were read.
+pub struct Recounted {
+    /// Who counted.
+    pub recounter: Box<dyn Recounter>,
+    /// Events that happened later than this are all there; absent: all that ever came.
+    pub kept_since: Option<Timestamp>,
+    /// All that each metric has counted in the range.
+    pub rollups: Vec<(MetricNo, Rollups)>,
+    /// How many objects are in each state.
+    pub objects: Vec<(MetricNo, String, i64)>,
+}
+
+impl Recount {
+    /// All buckets that lie within the range, whatever their length.
+    pub(crate) fn buckets(&self) -> Vec<Buckets> {
+        let (from, to) = self.range;
+        Grain::ALL.map(|grain| Buckets { grain, from, to }).to_vec()
+    }
+
+    /// All weeks there are: the count of objects in a state is the sum of everything before.
+    pub(crate) const WEEKS: Buckets = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+
+    pub(crate) fn name(&self) -> TypeName {
+        let (service, type_name) = (self.service.clone(), self.type_name.clone());
+        TypeName { project: self.project, service, type_name }
+    }
 }
 
 /// A search for events by the values of their attributes.

@@ -6,6 +6,7 @@
 //! windows with other processes fills a book for each transaction with the rows it has locked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use super::Appending;
 use super::draft::Decided;
@@ -38,8 +39,8 @@ pub struct Arrival<'a> {
 impl Arrival<'_> {
     /// Where it belongs.
     pub fn slot(&self) -> Slot {
-        let key = &self.appending.key;
-        (self.subscriber, if self.replay { key.for_replay().hash } else { key.hash })
+        let hash = self.appending.key.hash;
+        (self.subscriber, if self.replay { !hash } else { hash })
     }
 }
 
@@ -78,7 +79,7 @@ pub struct Closing {
 /// The windows that can be joined.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    pub(super) windows: HashMap<Slot, Box<Window>>,
+    pub(super) windows: HashMap<Slot, Window>,
     /// Those that gather, by when they close.
     pub(super) due: BTreeSet<(Timestamp, WindowNo, Slot)>,
     /// All of them by project and age, for the limit.
@@ -88,12 +89,8 @@ pub struct Book {
 }
 
 impl Book {
-    /// Puts a window in, as a store does with what it finds.
+    /// Puts a window in its slot, as a store does with what it finds.
     pub fn insert(&mut self, window: Window) {
-        self.take_in(Box::new(window));
-    }
-
-    fn take_in(&mut self, window: Box<Window>) {
         let slot = (window.subscriber, window.key);
         if let Some(known) = self.windows.get_mut(&slot)
             && (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage)
@@ -124,7 +121,7 @@ impl Book {
 
     /// The window in a slot.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
-        self.windows.get(&slot).map(Box::as_ref)
+        self.windows.get(&slot)
     }
 
     /// When the next window closes by itself.
@@ -153,12 +150,23 @@ impl Book {
         slots.filter_map(|slot| self.get(*slot))
     }
 
+    /// The windows behind one, by project and age.
+    pub fn behind(&self, (project, no): (ProjectNo, WindowNo)) -> impl Iterator<Item = &Window> {
+        let windows = self.oldest.range(project..).flat_map(move |(of, windows)| {
+            let from = if *of == project { Bound::Excluded(no) } else { Bound::Unbounded };
+            windows.range((from, Bound::Unbounded))
+        });
+        windows.filter_map(|(_, slot)| self.get(*slot))
+    }
+
     /// What a draft decided is on disk.
-    pub fn apply(&mut self, mut draft: Decided) {
-        for (slot, no) in draft.touched {
-            match no.and_then(|no| draft.windows.remove(&no)) {
-                Some(window) => self.take_in(window),
-                None => self.remove(slot),
+    pub fn apply(&mut self, decided: Decided) {
+        for window in decided.into_windows() {
+            let slot = (window.subscriber, window.key);
+            if window.takes_more() {
+                self.insert(window);
+            } else if self.get(slot).is_some_and(|known| known.no == window.no) {
+                self.remove(slot);
             }
         }
     }

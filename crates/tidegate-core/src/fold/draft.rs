@@ -3,7 +3,8 @@
 //! The window's number is the generation of its key: what comes after a window was sealed opens the next one, so no
 //! arrival can be taken for one that was served already.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -31,24 +32,54 @@ pub struct Draft<'a> {
 pub struct Decided {
     /// When.
     pub at: Timestamp,
-    /// Which window stands in each slot now, if one does.
-    pub(super) touched: BTreeMap<Slot, Option<WindowNo>>,
+    /// Where in `windows` the one stands that is in a slot now, if one is. Looked up for every arrival, never gone through.
+    touched: HashMap<Slot, Option<usize>>,
     /// More or fewer windows per project.
     grown: BTreeMap<ProjectNo, isize>,
-    /// Windows that opened, with the text of their keys, in order.
-    pub opened: Vec<(WindowNo, Arc<str>)>,
-    /// What became of each window that was touched, opened ones included.
-    pub windows: BTreeMap<WindowNo, Box<Window>>,
-    /// Events that joined, in order.
+    /// What became of each window that was touched, opened ones included; of one slot, the older first.
+    windows: Vec<Touched>,
+    /// Events that joined, in order, but for those that were taken out.
     pub members: Vec<Member>,
-    /// Windows that closed or ended, in order.
-    pub closed: Vec<WindowNo>,
+    /// Places of windows that closed or ended, in order.
+    closed: Vec<usize>,
+}
+
+/// A window as it stands now.
+#[derive(Debug)]
+struct Touched {
+    window: Window,
+    /// The text of its key, if it opened just now.
+    opened: Option<Arc<str>>,
 }
 
 impl Decided {
     /// Nothing was decided.
     pub fn is_empty(&self) -> bool {
         self.windows.is_empty()
+    }
+
+    /// Every window that was touched, as it is now.
+    pub fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.windows.iter().map(|touched| &touched.window)
+    }
+
+    /// Those that opened, in the order of their numbers, with the texts of their keys.
+    pub fn opened(&self) -> impl Iterator<Item = (&Window, &str)> {
+        self.windows.iter().filter_map(|touched| Some((&touched.window, touched.opened.as_deref()?)))
+    }
+
+    /// Those that were there before.
+    pub fn changed(&self) -> impl Iterator<Item = &Window> {
+        self.windows.iter().filter(|touched| touched.opened.is_none()).map(|touched| &touched.window)
+    }
+
+    /// Those that closed or ended, in order.
+    pub fn closed(&self) -> impl Iterator<Item = &Window> {
+        self.closed.iter().map(|place| &self.windows[*place].window)
+    }
+
+    pub(super) fn into_windows(self) -> impl Iterator<Item = Window> {
+        self.windows.into_iter().map(|touched| touched.window)
     }
 }
 
@@ -64,6 +95,13 @@ impl<'a> Draft<'a> {
         Self { book, decided, now, limit, passed: BTreeMap::new(), stretch }
     }
 
+    /// So many events may come: room for the windows they join is made at once.
+    pub fn expect(&mut self, events: usize) {
+        let windows = events.min(self.book.len());
+        self.decided.touched.reserve(windows);
+        self.decided.windows.reserve(windows);
+    }
+
     /// What was decided, to be written and then applied.
     pub fn decided(self) -> Decided {
         self.decided
@@ -72,63 +110,76 @@ impl<'a> Draft<'a> {
     /// The window in a slot, as things are in this draft.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
         match self.decided.touched.get(&slot) {
-            Some(touched) => touched.and_then(|no| self.decided.windows.get(&no)).map(Box::as_ref),
+            Some(place) => place.map(|place| self.at(place)),
             None => self.book.get(slot),
         }
     }
 
-    /// The same to be changed; it stays in its slot.
-    fn hold(&mut self, slot: Slot) -> Option<&mut Window> {
-        match self.decided.touched.get(&slot) {
-            Some(touched) => self.decided.windows.get_mut(&(*touched)?).map(Box::as_mut),
-            None => {
-                let window = self.book.windows.get(&slot)?.clone();
-                let no = window.no;
-                self.decided.touched.insert(slot, Some(no));
-                Some(self.decided.windows.entry(no).or_insert(window))
+    /// The same to be changed: its place.
+    fn hold(&mut self, slot: Slot) -> Option<usize> {
+        match self.decided.touched.entry(slot) {
+            Entry::Occupied(touched) => *touched.get(),
+            Entry::Vacant(untouched) => {
+                let window = self.book.get(slot)?.clone();
+                let place = self.decided.windows.len();
+                self.decided.windows.push(Touched { window, opened: None });
+                *untouched.insert(Some(place))
             }
         }
+    }
+
+    fn at(&self, place: usize) -> &Window {
+        &self.decided.windows[place].window
     }
 
     /// An event comes. Answers the windows that become deliveries because of it.
     pub fn arrive(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
         let mut closings = Vec::new();
         let slot = arrival.slot();
+        let mut held = self.hold(slot);
         // What comes after a window's time is not of it, whether somebody has closed it by then or not.
-        if let Some(late) = self.get(slot).filter(|window| window.is_over(self.now)).cloned() {
-            closings.extend(self.close(&late, late.due_by(), draw));
+        if let Some(late) = held.filter(|place| self.at(*place).is_over(self.now)) {
+            closings.extend(self.close_at(late, self.at(late).due_by(), draw));
+            held = self.hold(slot);
         }
-        if self.get(slot).is_some_and(|window| is_cancelled(window, arrival)) {
-            self.join(slot, arrival);
-            self.end(slot, ClosedBy::Cancelled);
+        if let Some(place) = held.filter(|place| is_cancelled(self.at(*place), arrival)) {
+            self.join(place, arrival);
+            self.end_at(place, ClosedBy::Cancelled);
             return closings;
         }
-        if !self.get(slot).is_some_and(|window| window.fits(arrival.bytes)) {
-            if let Some(full) = self.get(slot).cloned() {
-                closings.extend(self.close(&full, ClosedBy::MaxBytes, draw));
+        let place = match held.filter(|place| self.at(*place).fits(arrival.bytes)) {
+            Some(place) => place,
+            None => {
+                closings.extend(held.and_then(|full| self.close_at(full, ClosedBy::MaxBytes, draw)));
+                self.make_room(arrival.project, &mut closings, draw);
+                if let Some(ahead) = self.lead(arrival, draw) {
+                    closings.push(ahead);
+                    return closings;
+                }
+                self.open_in_slot(arrival, draw())
             }
-            self.make_room(arrival.project, &mut closings, draw);
-            if let Some(ahead) = self.lead(arrival, draw) {
-                closings.push(ahead);
-                return closings;
-            }
-            let window = self.open(arrival, draw());
-            self.put(slot, window);
-        }
-        if let Some(why) = self.join(slot, arrival)
-            && let Some(full) = self.get(slot).cloned()
-        {
-            closings.extend(self.close(&full, why, draw));
+        };
+        if let Some(why) = self.join(place, arrival) {
+            closings.extend(self.close_at(place, why, draw));
         }
         closings
     }
 
+    /// The event that joined last, to be kept elsewhere than among the members.
+    pub fn take_member(&mut self) -> Option<Member> {
+        self.decided.members.pop()
+    }
+
     /// Windows whose time has come, `limit` of them at most, in the order of their times.
     pub fn close_due(&mut self, limit: usize, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
-        let due = self.book.due.iter().take_while(|(at, ..)| *at <= self.now).take(limit);
-        let windows: Vec<Window> = due.filter_map(|(.., slot)| self.get(*slot).cloned()).collect();
-        let close = |window: &Window| self.close(window, window.due_by(), draw);
-        windows.iter().filter_map(close).collect()
+        let book = self.book;
+        let due = book.due.iter().take_while(|(at, ..)| *at <= self.now).take(limit);
+        let slots: Vec<Slot> = due.map(|(.., slot)| *slot).collect();
+        let close = |slot: Slot| {
+            let place = self.hold(slot)?;
+            self.close_at(place, self.at(place).due_by(), draw)
+        };
+        slots.into_iter().filter_map(close).collect()
     }
 
     /// Closes a window that gathers, or seals one that waits. A window nothing joined ends without a delivery.
@@ -138,25 +189,32 @@ impl<'a> Draft<'a> {
         why: ClosedBy,
         draw: &mut dyn FnMut() -> i64,
     ) -> Option<Closing> {
-        let slot = (window.subscriber, window.key);
+        let place = self.hold((window.subscriber, window.key))?;
+        if self.at(place).no == window.no { self.close_at(place, why, draw) } else { None }
+    }
+
+    fn close_at(&mut self, place: usize, why: ClosedBy, draw: &mut dyn FnMut() -> i64) -> Option<Closing> {
+        let now = self.now;
+        let window = &mut self.decided.windows[place].window;
         if window.count == 0 {
-            self.end(slot, why);
+            self.end_at(place, why);
             return None;
         }
-        let mut window = window.clone();
         let was_gathering = window.stage == Stage::Gathering;
         if was_gathering {
-            window.closed = Some((self.now, why));
+            window.closed = Some((now, why));
             window.delivery = Some(draw());
-            self.decided.closed.push(window.no);
+            self.decided.closed.push(place);
         }
         // Only a lane makes a delivery wait for others of its kind, and only there more may join it; but one that closed
         // to make room makes room.
         let makes_room = matches!(why, ClosedBy::MaxBytes | ClosedBy::MaxEvents | ClosedBy::Limit);
         let takes_more = was_gathering && window.lane.is_some() && !makes_room;
         window.stage = if takes_more { Stage::Ready } else { Stage::Sealed };
-        let closing = was_gathering.then(|| closing(&window)).flatten();
-        self.put(slot, window);
+        let closing = was_gathering.then(|| closing(window)).flatten();
+        if !takes_more {
+            self.vacate(place);
+        }
         closing
     }
 
@@ -165,18 +223,36 @@ impl<'a> Draft<'a> {
         let Some(slot) = self.book.oldest.get(&project).and_then(|windows| windows.get(&no)).copied() else {
             return;
         };
-        let found = self.get(slot).filter(|window| window.no == no && window.stage == Stage::Ready);
-        if let Some(window) = found.cloned() {
-            self.put(slot, Window { stage: Stage::Sealed, ..window });
+        if self.get(slot).is_some_and(|window| window.no == no && window.stage == Stage::Ready)
+            && let Some(place) = self.hold(slot)
+        {
+            self.decided.windows[place].window.stage = Stage::Sealed;
+            self.vacate(place);
         }
     }
 
     /// A window that gathers ends without a delivery.
     pub fn end(&mut self, slot: Slot, why: ClosedBy) {
-        if let Some(window) = self.get(slot).filter(|window| window.stage == Stage::Gathering).cloned() {
-            self.decided.closed.push(window.no);
-            self.put(slot, Window { stage: Stage::Ended, closed: Some((self.now, why)), ..window });
+        if let Some(place) = self.hold(slot) {
+            self.end_at(place, why);
         }
+    }
+
+    fn end_at(&mut self, place: usize, why: ClosedBy) {
+        let window = &mut self.decided.windows[place].window;
+        if window.stage == Stage::Gathering {
+            window.stage = Stage::Ended;
+            window.closed = Some((self.now, why));
+            self.decided.closed.push(place);
+            self.vacate(place);
+        }
+    }
+
+    /// A window that takes nothing more leaves its slot.
+    fn vacate(&mut self, place: usize) {
+        let Window { project, subscriber, key, .. } = *self.at(place);
+        *self.decided.grown.entry(project).or_default() -= 1;
+        self.decided.touched.insert((subscriber, key), None);
     }
 
     /// A subscriber is gone: nothing joins its windows any more, and what gathers is not sent.
@@ -219,20 +295,25 @@ impl<'a> Draft<'a> {
         draw: &mut dyn FnMut() -> i64,
     ) -> (Vec<Closing>, Option<DeliveryNo>) {
         let mut closings = if is_there { Vec::new() } else { self.arrive(arrival, draw) };
-        let open = self.get(arrival.slot()).filter(|window| window.stage == Stage::Gathering).cloned();
-        let is_open = open.is_some();
-        closings.extend(open.and_then(|window| self.close(&window, ClosedBy::Flush, draw)));
+        let is_open = |window: &Window| window.stage == Stage::Gathering;
+        if self.get(arrival.slot()).is_some_and(is_open) {
+            let place = self.hold(arrival.slot());
+            closings.extend(place.and_then(|place| self.close_at(place, ClosedBy::Flush, draw)));
+            let carrier = closings.last().map(|closing| closing.delivery);
+            return (closings, carrier);
+        }
         let carrier = match self.decided.members.last() {
-            _ if is_open => closings.last().map(|closing| closing.delivery),
             Some(member) if !is_there => {
-                self.decided.windows.get(&member.window).and_then(|window| window.delivery)
+                let mut windows = self.decided.windows().filter(|window| window.no == member.window);
+                windows.next().and_then(|window| window.delivery)
             }
             _ => self.get(arrival.slot()).and_then(|window| window.delivery),
         };
         (closings, carrier)
     }
 
-    fn open(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> Window {
+    /// Opens a window that is in no slot yet.
+    fn open(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> usize {
         let (subscriber, key) = arrival.slot();
         let mut window = Window {
             no,
@@ -253,8 +334,16 @@ impl<'a> Draft<'a> {
             delivery: None,
         };
         window.due_at = window.deadline(self.now, self.stretch_of(subscriber)).0;
-        self.decided.opened.push((no, Arc::clone(&arrival.appending.key.text)));
-        window
+        let opened = Some(Arc::clone(&arrival.appending.key.text));
+        self.decided.windows.push(Touched { window, opened });
+        self.decided.windows.len() - 1
+    }
+
+    fn open_in_slot(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> usize {
+        let place = self.open(arrival, no);
+        self.decided.touched.insert(arrival.slot(), Some(place));
+        *self.decided.grown.entry(arrival.project).or_default() += 1;
+        place
     }
 
     /// Sends the first event ahead, alone, and opens the window that gathers the rest.
@@ -262,25 +351,25 @@ impl<'a> Draft<'a> {
         if !arrival.appending.terms.leading || arrival.replay {
             return None;
         }
-        let mut ahead = self.open(arrival, draw());
-        ahead.add(arrival.event, arrival.bytes, self.now, 0);
+        let place = self.open(arrival, draw());
+        let now = self.now;
+        let ahead = &mut self.decided.windows[place].window;
+        ahead.add(arrival.event, arrival.bytes, now, 0);
         ahead.stage = Stage::Sealed;
-        ahead.closed = Some((self.now, ClosedBy::Leading));
+        ahead.closed = Some((now, ClosedBy::Leading));
         ahead.delivery = Some(draw());
-        self.decided.closed.push(ahead.no);
         let member = Member { event: arrival.event, window: ahead.no, prev: None, bytes: arrival.bytes };
+        let closing = closing(ahead);
+        self.decided.closed.push(place);
         self.decided.members.push(member);
-        let closing = closing(&ahead);
-        self.decided.windows.insert(ahead.no, Box::new(ahead));
-        let rest = self.open(arrival, draw());
-        self.put(arrival.slot(), rest);
+        self.open_in_slot(arrival, draw());
         closing
     }
 
-    /// An event joins the window in its slot. Says why that is full now, if it is.
-    fn join(&mut self, slot: Slot, arrival: &Arrival<'_>) -> Option<ClosedBy> {
+    /// An event joins a window. Says why that is full now, if it is.
+    fn join(&mut self, place: usize, arrival: &Arrival<'_>) -> Option<ClosedBy> {
         let (now, stretch) = (self.now, self.stretch_of(arrival.subscriber));
-        let window = self.hold(slot)?;
+        let window = &mut self.decided.windows[place].window;
         let (no, prev) = (window.no, window.last);
         window.add(arrival.event, arrival.bytes, now, stretch);
         let full = window.is_full();
@@ -316,18 +405,8 @@ impl<'a> Draft<'a> {
             }
             self.passed.insert(project, *no);
         }
-        let opened = self.decided.opened.iter().filter_map(|(no, _)| self.decided.windows.get(no));
-        let mut opened = opened.filter(|window| window.project == project && window.takes_more());
-        opened.next().map(|window| Window::clone(window))
-    }
-
-    /// Writes down where a window stands; what takes nothing more leaves its slot.
-    fn put(&mut self, slot: Slot, window: Window) {
-        let was_there = self.get(slot).is_some();
-        let stays = window.takes_more();
-        *self.decided.grown.entry(window.project).or_default() += isize::from(stays) - isize::from(was_there);
-        self.decided.touched.insert(slot, stays.then_some(window.no));
-        self.decided.windows.insert(window.no, Box::new(window));
+        let mut opened = self.decided.opened().map(|(window, _)| window);
+        opened.find(|window| window.project == project && window.takes_more()).cloned()
     }
 
     fn stretch_of(&self, subscriber: SubscriberNo) -> u32 {

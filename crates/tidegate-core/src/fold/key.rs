@@ -6,7 +6,7 @@ use ring::digest;
 use serde_json::{Map, Value};
 
 use crate::limits::FOLD_KEY_VALUE_BYTES_MAX;
-use crate::route::{Path, View, value_of};
+use crate::route::{Path, View, value_of, write_value_of};
 
 /// The values at a fold's paths: as people read them, and as one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,9 +18,25 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of an event. What is missing counts as null.
+    /// The key of an event. What is missing counts as null. Every event passes here, so nothing is built that is not kept.
     pub fn of(view: &View<'_>, by: &[Path]) -> Self {
-        Self::with(by.iter().map(|path| (path.as_str().to_owned(), value_of(view, path))))
+        if !by.is_sorted_by(|a, b| a < b) {
+            return Self::with(by.iter().map(|path| (path.as_str().to_owned(), value_of(view, path))));
+        }
+        let mut text = Vec::with_capacity(TEXT_BYTES_USUAL);
+        text.push(b'{');
+        for (place, path) in by.iter().enumerate() {
+            if place > 0 {
+                text.push(b',');
+            }
+            serde_json::to_writer(&mut text, path.as_str()).expect("text is always JSON");
+            text.push(b':');
+            let from = text.len();
+            write_value_of(&mut text, view, path);
+            shorten(&mut text, from);
+        }
+        text.push(b'}');
+        Self::from_text(std::str::from_utf8(&text).expect("JSON is text"))
     }
 
     /// The key with these members, in whatever order they come.
@@ -43,15 +59,112 @@ impl Key {
     }
 }
 
+/// Room for the keys that most folds have.
+const TEXT_BYTES_USUAL: usize = 128;
+
 /// Long values stand in a key by their hash: they still keep windows apart, and a key stays short.
 fn shown(value: Value) -> Value {
     let text = value.to_string();
-    if text.len() <= FOLD_KEY_VALUE_BYTES_MAX { value } else { Value::from(hashed(&text)) }
+    if text.len() <= FOLD_KEY_VALUE_BYTES_MAX { value } else { Value::from(hashed(text.as_bytes())) }
+}
+
+/// The same for a value that ends a text.
+fn shorten(text: &mut Vec<u8>, from: usize) {
+    if text.len() - from > FOLD_KEY_VALUE_BYTES_MAX {
+        let short = format!("\"{}\"", hashed(&text[from..]));
+        text.truncate(from);
+        text.extend_from_slice(short.as_bytes());
+    }
 }
 
 /// What stands for a text that is too long.
-pub(crate) fn hashed(text: &str) -> String {
-    let hash = digest::digest(&digest::SHA256, text.as_bytes());
+pub(crate) fn hashed(text: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, text);
     let hex: String = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::event::{Data, Event, Fields, render};
+    use crate::time::Timestamp;
+
+    fn event(data: &str) -> Event {
+        let fields = Fields {
+            id: "1",
+            source: "sh\"op",
+            type_name: "order.paid",
+            subject: None,
+            time: "2026-01-01T00:00:00Z",
+            ended: None,
+            parents: &[],
+            extensions: Some(r#"{"tenant":"x"}"#),
+            data: Data::Json(data),
+        };
+        Event {
+            id: "1".into(),
+            source: fields.source.into(),
+            type_name: fields.type_name.into(),
+            subject: None,
+            time: Timestamp::from_ms(0),
+            body: render(&fields),
+        }
+    }
+
+    /// However a key comes about, it is the one that people name.
+    fn check(data: &str) {
+        let paths = ["data", "data.a", "data.a.b", "extensions.tenant", "source", "subject", "type"];
+        let event = event(data);
+        for len in 1..=paths.len() {
+            let by: Vec<Path> = paths[..len].iter().map(|path| Path::parse(path).unwrap()).collect();
+            let view = View::new(&event);
+            let named = by.iter().map(|path| (path.as_str().to_owned(), value_of(&view, path)));
+            assert_eq!(Key::of(&View::new(&event), &by), Key::with(named), "{data}");
+        }
+    }
+
+    #[test]
+    fn a_key_does_not_depend_on_how_a_value_is_written() {
+        let long = json!({"a": "x".repeat(FOLD_KEY_VALUE_BYTES_MAX)}).to_string();
+        for data in [
+            r#"{"a":7}"#,
+            r#"{"a":7.0}"#,
+            r#"{"a":-0}"#,
+            r#"{"a":0}"#,
+            r#"{ "a" : 1e2 }"#,
+            r#"{"a":12345678901234567890}"#,
+            r#"{"a":123456789012345678901234567890}"#,
+            r#"{"a":"\u00e9"}"#,
+            r#"{"a":"é"}"#,
+            r#"{"a":{"b":true,"b":"x"}}"#,
+            r#"{"a":[{"b":1}]}"#,
+            r#"{"\u0061":1}"#,
+            "null",
+            "[]",
+            "5",
+            &long,
+        ] {
+            check(data);
+        }
+        let key = |data| Key::of(&View::new(&event(data)), &[Path::parse("data.a").unwrap()]);
+        assert_eq!(key(r#"{"a":7}"#), key(r#"{"a":7.0}"#));
+        assert_eq!(key(r#"{"a":"é"}"#), key(r#"{"a":"\u00e9"}"#));
+        assert_ne!(key(r#"{"a":7}"#), key(r#"{"a":"7"}"#));
+        assert_eq!(&*key(r#"{"a":7}"#).text, r#"{"data.a":7}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_number_and_text_give_the_key_that_people_name(
+            number in "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,3})?(e[0-9]{1,2})?",
+            text in any::<String>(),
+        ) {
+            check(&format!(r#"{{"a":{number}}}"#));
+            check(&json!({"a": {"b": text}}).to_string());
+        }
+    }
 }

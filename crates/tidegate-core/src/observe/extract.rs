@@ -320,7 +320,7 @@ fn write_dimension(key: &mut String, found: Option<&str>) {
         },
         Some(_) => match serde_json::from_str::<Value>(json).map(|value| value.to_string()) {
             Ok(text) if text.len() <= OBSERVED_VALUE_BYTES_MAX => key.push_str(&text),
-            Ok(text) => write_text(key, &hashed(&text)),
+            Ok(text) => write_text(key, &hashed(text.as_bytes())),
             // Such as a text with half a surrogate, which no parser takes: it stands there as it was sent.
             Err(_) => write_text(key, &shortened(json)),
         },
@@ -332,7 +332,7 @@ fn write_text(key: &mut String, text: &str) {
 }
 
 fn shortened(text: &str) -> String {
-    if text.len() <= OBSERVED_VALUE_BYTES_MAX { text.to_owned() } else { hashed(text) }
+    if text.len() <= OBSERVED_VALUE_BYTES_MAX { text.to_owned() } else { hashed(text.as_bytes()) }
 }
 
 /// A number, or a text that is one.

@@ -5,6 +5,7 @@
 //! its rollups in the one transaction that moves the mark behind the slice. Whoever reads a slice twice, or crashes in
 //! between, adds it once. Everything here is a pure function of events and definitions.
 
+pub mod audit;
 mod check;
 mod decimal;
 mod definition;

@@ -114,7 +114,7 @@ impl Subscriber {
     }
 
     fn route(&self, view: &View<'_>, lane: Option<Lane>) -> Route {
-        let fold = self.folding.as_ref().and_then(|folding| folding.appending(view)).map(Box::new);
+        let fold = self.folding.as_ref().and_then(|folding| folding.appending(view));
         Route { subscriber: self.no, lane, fold }
     }
 
@@ -135,9 +135,10 @@ impl Subscriber {
 /// A fold, ready to take events.
 #[derive(Clone, Debug, PartialEq)]
 struct Folding {
+    /// In order.
     by: Vec<Path>,
-    /// The key of all events, where nothing keeps them apart.
-    only: Option<Key>,
+    /// What is done with all events, where nothing keeps them apart.
+    only: Option<Arc<Appending>>,
     terms: Arc<Terms>,
     bypass: Option<Condition>,
     cancel_on: Option<Condition>,
@@ -146,25 +147,36 @@ struct Folding {
 impl Folding {
     fn compile(folded: &Folded, payload: Payload) -> Result<Self, ConditionProblem> {
         let compile = |source: &Option<String>| source.as_deref().map(Condition::compile).transpose();
+        let terms = Arc::new(folded.terms(payload));
+        let mut by = folded.by.clone();
+        by.sort();
+        by.dedup();
+        let only = || {
+            let terms = Arc::clone(&terms);
+            Arc::new(Appending { key: Key::from_text("{}"), terms, cancels: false })
+        };
         Ok(Self {
-            by: folded.by.clone(),
-            only: folded.by.is_empty().then(|| Key::from_text("{}")),
-            terms: Arc::new(folded.terms(payload)),
+            only: by.is_empty().then(only),
+            by,
+            terms,
             bypass: compile(&folded.bypass)?,
             cancel_on: compile(&folded.cancel_on)?,
         })
     }
 
     /// Where the event gathers; nothing when it goes by itself. A condition that errs is not fulfilled.
-    fn appending(&self, view: &View<'_>) -> Option<Appending> {
+    fn appending(&self, view: &View<'_>) -> Option<Arc<Appending>> {
         let is_fulfilled =
             |condition: &Option<Condition>| condition.as_ref().is_some_and(|it| it.judge(view) == Ok(true));
         if is_fulfilled(&self.bypass) {
             return None;
         }
         let cancels = is_fulfilled(&self.cancel_on);
-        let key = self.only.clone().unwrap_or_else(|| Key::of(view, &self.by));
-        Some(Appending { key, terms: Arc::clone(&self.terms), cancels })
+        if let Some(only) = self.only.as_ref().filter(|_| !cancels) {
+            return Some(Arc::clone(only));
+        }
+        let terms = Arc::clone(&self.terms);
+        Some(Arc::new(Appending { key: Key::of(view, &self.by), terms, cancels }))
     }
 }
 

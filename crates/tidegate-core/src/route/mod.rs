@@ -23,8 +23,8 @@ mod tests;
 
 pub use self::condition::{Condition, ConditionProblem};
 pub use self::judge::{Judgement, Subscriber};
-pub(crate) use self::path::canonical;
 pub use self::path::{Path, lane_of, value_of};
+pub(crate) use self::path::{canonical, write_value_of};
 pub use self::pattern::Pattern;
 pub use self::router::{Route, Router};
 pub use self::view::View;

@@ -10,7 +10,9 @@ use super::view::View;
 use crate::id::Lane;
 use crate::limits;
 
-const ROOTS: [&str; 5] = ["subject", "source", "type", "extensions", "data"];
+pub(super) const DATA: &str = "data";
+pub(super) const EXTENSIONS: &str = "extensions";
+const ROOTS: [&str; 5] = ["subject", "source", "type", EXTENSIONS, DATA];
 
 /// Where in an event a value stands. A segment of digits also counts into a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +96,34 @@ pub fn value_of(view: &View<'_>, path: &Path) -> Value {
         }
         Some(value) => value,
         None => Value::Null,
+    }
+}
+
+/// Writes the value at `path` as JSON, the same as [`value_of`] reads.
+pub(crate) fn write_value_of(out: &mut Vec<u8>, view: &View<'_>, path: &Path) {
+    let (root, rest) = path.split();
+    let raw = if matches!(root, DATA | EXTENSIONS) { view.raw_at(root, rest) } else { None };
+    let written = match (root, raw) {
+        (_, Some(raw)) if is_plain(raw) => {
+            out.extend_from_slice(raw);
+            Ok(())
+        }
+        ("subject", _) => serde_json::to_writer(out, &view.event.subject),
+        ("source", _) => serde_json::to_writer(out, &view.event.source),
+        ("type", _) => serde_json::to_writer(out, &view.event.type_name),
+        _ => serde_json::to_writer(out, &value_of(view, path)),
+    };
+    written.expect("a value is always JSON");
+}
+
+/// There is only one way to write this value: a text without escapes, or a whole number that is not too large.
+fn is_plain(raw: &[u8]) -> bool {
+    // So many digits have no other form, as doubles or otherwise.
+    const DIGITS_MAX: usize = 15;
+    match raw {
+        [b'"', text @ ..] => !text.contains(&b'\\'),
+        [b'1'..=b'9', more @ ..] => more.len() < DIGITS_MAX && more.iter().all(u8::is_ascii_digit),
+        _ => false,
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Route {
     /// In which lane; `None` outside the lanes.
     pub lane: Option<Lane>,
     /// Into which window; `None` for a delivery of its own.
-    pub fold: Option<Box<Appending>>,
+    pub fold: Option<Arc<Appending>>,
 }
 
 impl Route {
@@ -62,6 +62,8 @@ impl Router {
                 }
             }
         }
+        // One may name `*` twice.
+        router.any.dedup();
         router.subscribers = subscribers;
         router
     }
@@ -75,6 +77,9 @@ impl Router {
     pub fn route(&self, event: &Event) -> Vec<Route> {
         let view = View::new(event);
         let route = |place: usize| self.subscribers[place].matches(&view);
+        if self.exact.is_empty() && self.below.is_empty() {
+            return self.any.iter().copied().filter_map(route).collect();
+        }
         self.candidates(&event.type_name).into_iter().filter_map(route).collect()
     }
 

@@ -1,80 +1,174 @@
 //! One value out of a JSON text, without reading the rest into memory.
+//!
+//! The text is JSON that was checked before, such as the body of an event: this only has to find its way.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use serde_json::value::RawValue;
+
+use crate::json::string_end;
 
 /// The value that names lead to from an object: `Some(None)` when there is none. Nothing when it takes more than objects
 /// and their members to find out.
-pub(super) fn value_at<'p>(text: &str, path: impl Iterator<Item = &'p str>) -> Option<Option<Value>> {
+pub(super) fn value_at<'p>(text: &[u8], path: impl Iterator<Item = &'p str>) -> Option<Option<Value>> {
+    match raw_at(text, path)? {
+        Some(raw) => serde_json::from_slice(raw).ok().map(Some),
+        None => Some(None),
+    }
+}
+
+/// The same as it stands there.
+pub(super) fn raw_at<'t, 'p>(
+    text: &'t [u8],
+    path: impl Iterator<Item = &'p str>,
+) -> Option<Option<&'t [u8]>> {
     let mut rest = text;
     for name in path {
-        if !rest.starts_with('{') {
-            return None;
-        }
-        match member(rest, name)? {
+        match member(rest, name.as_bytes())? {
             Some(value) => rest = value,
             None => return Some(None),
         }
     }
-    serde_json::from_str(rest).ok().map(Some)
+    Some(Some(rest))
 }
 
-/// A member of an object; the last one, if its name comes twice.
-fn member<'t>(text: &'t str, name: &str) -> Option<Option<&'t str>> {
-    let found = serde_json::Deserializer::from_str(text).deserialize_map(Members { name }).ok()?;
-    Some(found.map(RawValue::get))
-}
-
-struct Members<'n> {
-    name: &'n str,
-}
-
-impl<'de> Visitor<'de> for Members<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
+/// A member of an object; the last one, if its name comes twice. Nothing if it is no object, or if a name in it is escaped.
+fn member<'t>(text: &'t [u8], name: &[u8]) -> Option<Option<&'t [u8]>> {
+    if text.first() != Some(&b'{') {
+        return None;
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(Name(name)) = members.next_key()? {
-            if name == self.name {
-                found = Some(members.next_value::<&RawValue>()?);
-            } else {
-                members.next_value::<IgnoredAny>()?;
-            }
+    let mut found = None;
+    let mut at = after_space(text, 1);
+    if text.get(at) == Some(&b'}') {
+        return Some(None);
+    }
+    loop {
+        let name_from = after(text, at, b'"')?;
+        let name_end = string_end(text, name_from);
+        let known = text.get(name_from..name_end - 1)?;
+        if known.contains(&b'\\') {
+            return None;
         }
-        Ok(found)
+        let from = after_space(text, after(text, after_space(text, name_end), b':')?);
+        let end = value_end(text, from)?;
+        if known == name {
+            found = Some(&text[from..end]);
+        }
+        at = after_space(text, end);
+        match text.get(at)? {
+            b'}' => return Some(found),
+            b',' => at = after_space(text, at + 1),
+            _ => return None,
+        }
     }
 }
 
-/// A name as it stands in the text, unless it is escaped there.
-#[derive(Deserialize)]
-struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
+fn after(text: &[u8], at: usize, byte: u8) -> Option<usize> {
+    (text.get(at) == Some(&byte)).then_some(at + 1)
+}
+
+fn after_space(text: &[u8], mut at: usize) -> usize {
+    while matches!(text.get(at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the value ends that begins at `at`.
+fn value_end(text: &[u8], mut at: usize) -> Option<usize> {
+    let mut open = 0usize;
+    loop {
+        match text.get(at)? {
+            b'"' => at = string_end(text, at + 1),
+            b'{' | b'[' => {
+                open += 1;
+                at += 1;
+                continue;
+            }
+            b'}' | b']' => {
+                open = open.checked_sub(1)?;
+                at += 1;
+            }
+            b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' if open > 0 => {
+                at += 1;
+                continue;
+            }
+            _ => at = scalar_end(text, at)?,
+        }
+        if open == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// Where a number, `true`, `false` or `null` ends: something else always follows, in an object.
+fn scalar_end(text: &[u8], at: usize) -> Option<usize> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let length = text[at..].iter().position(|byte| !is_part(byte))?;
+    (length > 0).then_some(at + length)
+}
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::value_at;
 
+    fn at(text: &str, path: &str) -> Option<Option<Value>> {
+        value_at(text.as_bytes(), path.split('.').filter(|name| !name.is_empty()))
+    }
+
     #[test]
     fn what_is_found_is_what_reading_all_would_find() {
-        let text = r#"{"a":{"b":[1,2],"c":1.50},"d":null,"a\u0062":"x","d":{"e":true}}"#;
-        let at = |path: &str| value_at(text, path.split('.').filter(|name| !name.is_empty()));
-        assert_eq!(at("a.c"), Some(Some(json!(1.5))));
-        assert_eq!(at("a.b"), Some(Some(json!([1, 2]))));
-        assert_eq!(at("ab"), Some(Some(json!("x"))), "names may be escaped");
-        assert_eq!(at("d.e"), Some(Some(json!(true))), "the last one counts");
-        assert_eq!(at("a.x"), Some(None));
-        assert_eq!(at("a.b.0"), None, "lists are left to others");
-        assert_eq!(value_at("[1]", ["0"].into_iter()), None);
-        assert_eq!(value_at("{", ["a"].into_iter()), None);
+        let text = r#"{"a":{"b":[1,2],"c":1.50},"d":null,"e":{},"d":{"e":true}}"#;
+        assert_eq!(at(text, "a.c"), Some(Some(json!(1.5))));
+        assert_eq!(at(text, "a.b"), Some(Some(json!([1, 2]))));
+        assert_eq!(at(text, "d.e"), Some(Some(json!(true))), "the last one counts");
+        assert_eq!(at(text, "a.x"), Some(None));
+        assert_eq!(at(text, "e.x"), Some(None));
+        assert_eq!(at(text, "a.b.0"), None, "lists are left to others");
+        assert_eq!(at(r#"{"a\u0062":"x"}"#, "ab"), None, "so are escaped names");
+        assert_eq!(at("[1]", "0"), None);
+        assert_eq!(at("{", "a"), None);
+    }
+
+    /// Any JSON, with names that meet.
+    fn json_text() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            (-1e9f64..1e9).prop_map(Value::from),
+            "[a\"\\\\{}\\[\\],: é]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map("[abc]", inner, 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_found(value in json_text(), path in "[abc](\\.[abc]){0,2}", is_spaced in any::<bool>()) {
+            let text = if is_spaced { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+            let text = text.unwrap();
+            let value: Value = serde_json::from_str(&text).unwrap();
+            let expected = path.split('.').try_fold(&value, |value, name| value.get(name));
+            if let Some(found) = at(&text, &path) {
+                prop_assert_eq!(found.as_ref(), expected);
+            } else {
+                let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+                let parents = parent.split('.').filter(|name| !name.is_empty());
+                let mut on_the_way = parents.scan(Some(&value), |at, name| { *at = at.and_then(|at| at.get(name)); *at });
+                prop_assert!(!value.is_object() || on_the_way.any(|value| !value.is_object()));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_gone_through(text in "[{}\\[\\]\",:a\\\\ 1]{0,30}") {
+            let _ = at(&text, "a.a");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! paths.
 
 use std::borrow::Cow;
+use std::iter::once;
 use std::sync::{Arc, OnceLock};
 
 use cel::common::value::Val;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::path::follow;
+use super::path::{self, follow};
 use super::scan;
 use super::value::{self, Budget};
 use crate::event::Event;
@@ -93,12 +94,35 @@ impl<'a> View<'a> {
 
     /// The value in `data` that names lead to.
     pub(super) fn data_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
-        value_at(self.parts().data, &self.data_json, path)
+        self.value_at(path::DATA, path, &self.data_json, |parts| parts.data)
     }
 
     /// The same in the extension attributes.
     pub(super) fn extension_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
-        value_at(self.parts().extensions, &self.extensions_json, path)
+        self.value_at(path::EXTENSIONS, path, &self.extensions_json, |parts| parts.extensions)
+    }
+
+    /// The same below a part of the body, as it stands there, if it is cheap to find.
+    pub(super) fn raw_at<'p>(&self, part: &'p str, path: impl Iterator<Item = &'p str>) -> Option<&[u8]> {
+        let is_small = self.event.body.len() <= SCANNED_BYTES_MAX;
+        if is_small { scan::raw_at(&self.event.body, once(part).chain(path))? } else { None }
+    }
+
+    fn value_at<'p>(
+        &self,
+        part: &'p str,
+        path: impl Iterator<Item = &'p str> + Clone,
+        whole: &OnceLock<Value>,
+        of: fn(&Parts<'a>) -> Option<&'a RawValue>,
+    ) -> Option<Value> {
+        if self.event.body.len() <= SCANNED_BYTES_MAX
+            && let Some(found) = scan::value_at(&self.event.body, once(part).chain(path.clone()))
+        {
+            return found;
+        }
+        let raw = of(self.parts())?;
+        let whole = whole.get_or_init(|| serde_json::from_str(raw.get()).unwrap_or_default());
+        follow(whole, path).cloned()
     }
 
     fn parts(&self) -> &Parts<'a> {
@@ -106,20 +130,5 @@ impl<'a> View<'a> {
     }
 }
 
-/// Up to this size a text is gone through for every path; a larger one is read once for all of them.
+/// Up to this size a body is gone through for every path; of a larger one, `data` is read once for all of them.
 const SCANNED_BYTES_MAX: usize = 4096;
-
-fn value_at<'p>(
-    raw: Option<&RawValue>,
-    whole: &OnceLock<Value>,
-    path: impl Iterator<Item = &'p str> + Clone,
-) -> Option<Value> {
-    let raw = raw?;
-    if raw.get().len() <= SCANNED_BYTES_MAX
-        && let Some(found) = scan::value_at(raw.get(), path.clone())
-    {
-        return found;
-    }
-    let whole = whole.get_or_init(|| serde_json::from_str(raw.get()).unwrap_or_default());
-    follow(whole, path).cloned()
-}

@@ -20,6 +20,11 @@ const fn error(code: &'static str, cause: &'static str, remedy: &'static str) ->
 /// All of them, in order of the alphabet.
 pub(super) const ERRORS: &[ErrorCode] = &[
     error(
+        "audit_too_large",
+        "The events of a type add up to more than can be compared at once.",
+        "Narrow `from` and `to`, for example to a day.",
+    ),
+    error(
         "body_incomplete",
         "The connection broke while the body was sent.",
         "Send the request again; nothing was accepted.",
@@ -321,6 +326,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "project_id_invalid",
         "A project's id has other characters than it may.",
         "Use 1 to 64 of a-z, 0-9, `-` and `_`.",
+    ),
+    error(
+        "query_too_large",
+        "The answer about metrics would have too many points, or be made of too many stored buckets.",
+        "Ask for a coarser `every`, less time or fewer series; the detail names an interval that works.",
     ),
     error(
         "quota_exceeded",

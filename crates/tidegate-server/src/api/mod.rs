@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource, errors as RFC 9457, every route in one table.
 
 mod attributes;
+mod audit;
 mod auth;
 mod backfills;
 mod catalog;
@@ -254,6 +255,7 @@ fn observe_routes() -> Vec<Route> {
         route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values),
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
         route(M::GET, "/v1/backfills", backfills::list),
+        route(M::POST, "/v1/audit", audit::run),
         route(M::POST, "/v1/query/counters", query::counters),
         route(M::POST, "/v1/query/histograms", query::histograms),
         route(M::POST, "/v1/query/states", query::states),

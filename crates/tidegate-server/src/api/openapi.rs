@@ -29,6 +29,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/stream.json"),
     include_str!("openapi/replay.json"),
     include_str!("openapi/catalog.json"),
+    include_str!("openapi/query.json"),
     include_str!("openapi/observing.json"),
     include_str!("openapi/gates.json"),
     include_str!("openapi/quarantine.json"),

@@ -17,7 +17,7 @@ use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
 use tidegate_core::fold;
 use tidegate_core::id::{Mint, SubscriberNo, WindowNo};
-use tidegate_core::limits::GATE_PENALTY_DEFAULT_MS;
+use tidegate_core::limits::{FOLD_BYTES_SMALL, FOLDS_IN_FLIGHT_BYTES_MAX, GATE_PENALTY_DEFAULT_MS};
 use tidegate_core::operator::Notice;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
@@ -26,10 +26,11 @@ use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
 use tidegate_destinations::{Exchange, Outbound, Transport, webhook};
-use tidegate_store::{Change, Claim, Error, Finished, Seal, Store, SubscriberUpdate};
+use tidegate_store::{Bundled, Change, Claim, Error, Finished, Seal, Store, SubscriberUpdate};
 use tokio::sync::Notify;
 
 use super::Parts;
+use super::bulk::{Bulk, Held};
 use super::desk::{Desk, Pick, Report};
 use super::lanes::{Lanes, Run};
 use super::notices::Notices;
@@ -41,12 +42,19 @@ use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Rosters};
 use crate::spans::{self, Spans};
 
+/// A fold under way is in memory as its events and as its body.
+const IN_FLIGHT_TIMES: usize = 2;
+
+/// What is sent, and of a fold what is remembered and the memory it takes until the attempt has ended.
+type Content = (Bytes, Option<Run>, Option<Held>);
+
 /// The workers.
 pub struct Deliver {
     desk: Arc<Desk>,
     persist: Arc<Persist>,
     notices: Arc<Notices>,
     lanes: Lanes,
+    bulk: Arc<Bulk>,
     /// Subscribers that are being made inactive.
     retiring: Arc<Mutex<BTreeSet<SubscriberNo>>>,
     rosters: Arc<Rosters>,
@@ -75,6 +83,7 @@ impl Deliver {
             persist,
             notices,
             lanes: Lanes::new(Arc::clone(&parts.metrics)),
+            bulk: Bulk::new(FOLDS_IN_FLIGHT_BYTES_MAX),
             retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),
             store: Arc::clone(&parts.store),
@@ -143,7 +152,7 @@ impl Deliver {
             self.persist.release(vec![claim(job)]);
             return ended(turn, Outcome::Unsent);
         };
-        let (content, run) = match self.content(turn, endpoint).await {
+        let (content, run, _held) = match self.content(pick, endpoint).await {
             Ok(found) => found,
             Err(ended) => {
                 place.is_done = true;
@@ -251,11 +260,11 @@ impl Deliver {
     }
 
     /// What is sent; or how the turn ends, when there is nothing to send.
-    async fn content(&self, turn: &Turn, endpoint: &Endpoint) -> Result<(Bytes, Option<Run>), Ended> {
-        let job = &turn.job;
-        let Some(window) = job.fold else { return Ok((body(job, endpoint), None)) };
-        match self.unfold(job, window, endpoint).await {
-            Ok(Some((content, run))) => Ok((content, Some(run))),
+    async fn content(&self, pick: &Pick, endpoint: &Endpoint) -> Result<Content, Ended> {
+        let (turn, job) = (&pick.turn, &pick.turn.job);
+        let Some(window) = job.fold else { return Ok((body(job, endpoint), None, None)) };
+        match self.unfold(pick, window, endpoint).await {
+            Ok(Some(content)) => Ok(content),
             Ok(None) => Err(self.give_up(turn, "its events are no longer kept")),
             Err(error) => {
                 tracing::warn!(%error, "a folded delivery can not be put together yet");
@@ -269,20 +278,32 @@ impl Deliver {
     /// kept can never differ.
     async fn unfold(
         &self,
-        job: &Job,
+        pick: &Pick,
         window: WindowNo,
         endpoint: &Endpoint,
-    ) -> Result<Option<(Bytes, Run)>, Error> {
+    ) -> Result<Option<Content>, Error> {
+        let job = &pick.turn.job;
+        let mut held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * FOLD_BYTES_SMALL).await;
         if job.lane.is_some() && job.attempts == 0 {
             let seal = Seal { project: job.project, window, claim: claim(job) };
             let unsealed = |_| Error::Unavailable("it could not be sealed".to_owned());
             self.persist.seal(seal).await.map_err(unsealed)?;
         }
-        let bundle = self.store.bundle(window).await?;
-        Ok(bundle.map(|bundle| {
-            let content = fold::render(&self.mint.delivery(job.delivery), &bundle);
-            (content, self.lanes.started(endpoint, job, &bundle, self.clock.now()))
-        }))
+        let mut bundled = self.store.bundle(window, FOLD_BYTES_SMALL).await?;
+        if let Some(Bundled::Larger(bytes)) = bundled {
+            drop(held);
+            held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * bytes).await;
+            // That may have taken a while.
+            if !self.desk.may_use(pick).await {
+                return Err(Error::Unavailable("it is another's by now".to_owned()));
+            }
+            bundled = self.store.bundle(window, bytes).await?;
+        }
+        let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
+        let content = fold::render(&self.mint.delivery(job.delivery), &bundle);
+        held.shrink(IN_FLIGHT_TIMES * content.len());
+        let run = self.lanes.started(endpoint, job, &bundle, self.clock.now());
+        Ok(Some((content, Some(run), Some(held))))
     }
 
     /// There is nothing to send, and never will be.

@@ -11,6 +11,7 @@
 //! could not hold.
 
 mod beat;
+mod bulk;
 mod deprecation;
 pub mod ingest;
 

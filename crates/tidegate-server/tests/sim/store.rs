@@ -11,19 +11,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
-use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Incarnation, JobNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{
+    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+};
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
 use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
-    AttemptRow, BackfillStep, Backlog, Change, Changed, Claim, Committed, Configuration, DeliveryFilter,
-    DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished, Group, JobRow, JobStep, NewJob,
-    Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome, Scan, Scope,
-    SealedRow, Selector, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
-    WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Claim, Committed,
+    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished,
+    Flush, Group, JobRow, JobStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
+    Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
+    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
 use super::arrivals;
@@ -235,9 +237,9 @@ impl Store for FaultyStore {
         self.inner.end_windows(project, ask, now).await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
         self.enter().await?;
-        self.inner.bundle(window).await
+        self.inner.bundle(window, bytes_max).await
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
@@ -277,6 +279,73 @@ impl Store for FaultyStore {
         let result = self.inner.backfill(subscriber, limit).await;
         self.leave().await;
         result
+    }
+
+    // Where nothing is counted these two are all that is asked, and chance has no part in them.
+    async fn version(&self) -> Result<Version> {
+        self.inner.version().await
+    }
+
+    async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
+        self.inner.type_versions(since).await
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>> {
+        self.enter().await?;
+        self.inner.marks().await
+    }
+
+    async fn unobserved(&self, of: Incarnation, after: Seq, limit: usize, bytes: usize) -> Result<Slice> {
+        self.enter().await?;
+        // A slice may be of any size; small ones leave room for something to happen between two of them.
+        let limit = limit.min(1 + self.lock_dice().below(6));
+        self.inner.unobserved(of, after, limit, bytes).await
+    }
+
+    async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
+        self.enter().await?;
+        let result = self.inner.observe(flush, now).await;
+        self.leave().await;
+        result
+    }
+
+    async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
+        self.enter().await?;
+        self.inner.start_backfill(new, now).await
+    }
+
+    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
+        self.enter().await?;
+        self.inner.backfills(project).await
+    }
+
+    async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
+        self.enter().await?;
+        self.inner.unbackfilled(of, limit, bytes).await
+    }
+
+    async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
+        self.inner.observed_until(now).await
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        self.inner.kept_since(of).await
+    }
+
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {
+        self.inner.recount(of, recounter).await
+    }
+
+    async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {
+        self.inner.rollups(metric, buckets).await
+    }
+
+    async fn search(&self, project: ProjectNo, search: Search) -> Result<Page<EventRow>> {
+        self.inner.search(project, search).await
+    }
+
+    async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
+        self.inner.values(filter).await
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

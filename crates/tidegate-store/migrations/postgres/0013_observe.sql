@@ -41,7 +41,7 @@ CREATE TABLE event_terms (
     type        BYTEA NOT NULL,
     keep_ms     BIGINT NOT NULL,
     walked      BIGINT NOT NULL DEFAULT 0,   -- its events up to here are gone, or overdue
-    swept_until BIGINT,                      -- when the newest of those that are gone was accepted
+    swept_until BIGINT,                      -- when the newest of those that are gone happened, or came
     UNIQUE (project, source, type)
 );
 -- Events that outlived their term because something needs them: looked at one by one.

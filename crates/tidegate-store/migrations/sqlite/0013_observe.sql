@@ -41,7 +41,7 @@ CREATE TABLE event_terms (
     type        TEXT NOT NULL,
     keep_ms     INTEGER NOT NULL,
     walked      INTEGER NOT NULL DEFAULT 0,  -- its events up to here are gone, or overdue
-    swept_until INTEGER,                     -- when the newest of those that are gone was accepted
+    swept_until INTEGER,                     -- when the newest of those that are gone happened, or came
     UNIQUE (project, source, type)
 ) STRICT;
 -- Events that outlived their term because something needs them: looked at one by one.

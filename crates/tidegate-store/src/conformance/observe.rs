@@ -364,7 +364,7 @@ pub(super) async fn index_all(bench: &Bench, metrics: &[Metric]) {
         for (index, found) in [(letters, event.id.len().into()), (kind, Value::from(event.type_name.clone()))]
         {
             value::each(Some(&found.to_string()), &mut Vec::new(), |bytes| {
-                slab.post(index, bytes, event.seq)
+                slab.post(index, bytes, event.seq);
             });
         }
     })

@@ -20,7 +20,7 @@ use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 /// Who has an id: the event's number and its unit's fingerprint.
 type Holders = BTreeMap<Key, (i64, Option<Fingerprint>)>;
 
-const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
+pub(super) const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
     FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
     JOIN dedupe d ON d.key_high = i.high AND d.key_low = i.low";
 
@@ -57,7 +57,7 @@ fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
 pub(super) async fn answers(
     context: &Context<'_>,
     columns: &Columns<'_>,
-    taken: &[i64],
+    taken: Option<&[i64]>,
 ) -> Asked<Vec<Result<Vec<UnitStatus>>>> {
     let fresh = columns.fresh(taken);
     let repeated: Vec<Key> =
@@ -118,9 +118,9 @@ async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns:
     columns.insert_events(conn, &stamp).await?;
     let made = columns.insert_deliveries(conn, &stamp).await?;
     columns.hand_over(context, made, block);
-    let fresh = columns.fresh(&taken);
+    let fresh = columns.fresh(Some(&taken));
     columns.fold(conn, folding, block, |index| fresh[index]).await?;
-    context.out.submissions = answers(context, columns, &taken).await?;
+    context.out.submissions = answers(context, columns, Some(&taken)).await?;
     Ok(())
 }
 

@@ -23,7 +23,7 @@ fn parts() -> [(String, &'static [&'static str], Part); 8] {
         (lanes::LOCK.to_owned(), &["int", "int[]"], Part::Locks),
         (deliveries::finishing().into_owned(), &Results::TYPES, Part::With("results", "finished")),
         (write::DRAW.to_owned(), &[], Part::With("events", "block")),
-        (submit::TAKE_IDS.to_owned(), &submit::TAKE_IDS_TYPES, Part::With("events", "taken, nothing")),
+        (String::new(), &submit::TAKE_IDS_TYPES, Part::Ids),
         (submit::INSERT_EVENTS.to_owned(), &submit::INSERT_EVENTS_TYPES, Part::With("events", "")),
         (String::new(), &submit::INSERT_DELIVERIES_TYPES, Part::Deliveries),
     ]
@@ -35,11 +35,12 @@ enum Part {
     /// Only if the group has some of these.
     With(&'static str, &'static str),
     Locks,
+    Ids,
     Deliveries,
 }
 
 /// What the group has, before the values of the statements.
-const FLAGS: [&str; 4] = ["events", "results", "deliveries", "lanes"];
+const FLAGS: [&str; 5] = ["events", "results", "deliveries", "lanes", "repeats"];
 
 /// Makes the function for a session.
 pub(super) fn definition() -> String {
@@ -54,6 +55,7 @@ pub(super) fn definition() -> String {
                 format!("IF has_{flag} THEN {}; END IF;\n", into_vars(&shifted(&sql, from), into))
             }
             Part::Locks => format!("IF has_lanes THEN PERFORM * FROM ({}) l; END IF;\n", shifted(&sql, from)),
+            Part::Ids => take_ids(from),
             Part::Deliveries => {
                 let made = |sql: String| format!("WITH made AS ({sql}) {MADE}");
                 format!(
@@ -73,6 +75,22 @@ pub(super) fn definition() -> String {
          BEGIN {body} END $$",
         types.join(", "),
         flags.collect::<Vec<_>>().join(" "),
+    )
+}
+
+/// Nearly always all ids are new, and a plain insert, which fails if one is not, costs little more than half of one that
+/// looks first. What it had taken until then is free again before the ids are taken the other way.
+fn take_ids(from: usize) -> String {
+    let carefully = into_vars(&shifted(&submit::take_ids(), from), "taken, nothing");
+    let all_new = shifted(submit::TAKE_NEW_IDS, from);
+    let told = shifted("set_config('tidegate.taken', cardinality($3)::text, TRUE)", from);
+    format!(
+        "IF has_events AND has_repeats THEN {carefully};
+         ELSIF has_events THEN
+            BEGIN {all_new}; nothing := {told};
+            EXCEPTION WHEN unique_violation THEN {carefully};
+            END;
+         END IF;\n"
     )
 }
 
@@ -107,8 +125,8 @@ fn shifted(sql: &str, by: usize) -> String {
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) block: i64,
-    /// Places of events whose ids were free.
-    pub(super) taken: Vec<i64>,
+    /// Places of events whose ids were free; not told when all were.
+    pub(super) taken: Option<Vec<i64>>,
     /// Places of deliveries, and what became of each.
     pub(super) made: Vec<(i64, i16)>,
     /// Deliveries whose results counted.
@@ -122,10 +140,12 @@ pub(super) async fn write(
     stamp: &Stamp,
     (results, columns): (&Results, &Columns<'_>),
     (space, lanes): (i32, &Lanes),
+    has_repeats: bool,
 ) -> Asked<Done> {
     let locks = lanes::locks(lanes);
     let (ids, routes, count) = (columns.sorted_ids(), columns.routes(), columns.count());
-    let flags = [!columns.is_empty(), !results.is_empty(), columns.has_deliveries(), !lanes.is_empty()];
+    let (has_events, has_lanes) = (!columns.is_empty(), !lanes.is_empty());
+    let flags = [has_events, !results.is_empty(), columns.has_deliveries(), has_lanes, has_repeats];
     let mut values: Vec<&(dyn ToSql + Sync)> = flags.iter().map(|flag| flag as &(dyn ToSql + Sync)).collect();
     values.extend(enter);
     values.push(&stamp.version);
@@ -144,7 +164,7 @@ fn done(row: &Row) -> Done {
     let statuses: Vec<i16> = row.get::<_, Option<_>>(3).unwrap_or_default();
     Done {
         block: row.get::<_, Option<_>>(0).unwrap_or_default(),
-        taken: row.get::<_, Option<_>>(1).unwrap_or_default(),
+        taken: row.get(1),
         made: places.into_iter().zip(statuses).collect(),
         finished: row.get::<_, Option<_>>(4).unwrap_or_default(),
     }

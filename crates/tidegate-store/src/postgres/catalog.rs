@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::configuration::count;
 use super::db::{Asked, Conn};
 use super::quarantine::storable;
-use super::{metrics, terms};
+use super::{keeping, metrics};
 use crate::{Error, TypeRow, TypeVersion, observe};
 
 /// Project, service and type.
@@ -47,7 +47,7 @@ pub(super) async fn put(
     }
     let counted = metrics::register(conn, name, declared.metrics, declared.last, now).await?;
     metrics::release(conn, name, &counted, now).await?;
-    terms::set(conn, name, declared.keep_ms).await?;
+    keeping::set(conn, name, declared.keep_ms).await?;
     let counted = observe::written(&counted);
     conn.execute(
         "INSERT INTO catalog (project, service, type, created_at, updated_at, version, definition, metrics)
@@ -69,7 +69,7 @@ pub(super) async fn put(
 pub(super) async fn delete(conn: &Conn, name: Name<'_>, version: Version, now: Timestamp) -> Asked<i64> {
     let (project, service, type_name) = name;
     metrics::release(conn, name, &[], now).await?;
-    terms::set(conn, name, None).await?;
+    keeping::set(conn, name, None).await?;
     let changed = conn
         .execute(
             "UPDATE catalog SET definition = NULL, metrics = '[]', version = $4, updated_at = $5
@@ -92,7 +92,7 @@ pub(super) async fn delete_all(
     now: Timestamp,
 ) -> Asked<()> {
     metrics::end_all(conn, project, now).await?;
-    terms::unset_all(conn, project).await?;
+    keeping::unset_all(conn, project).await?;
     conn.execute(
         "UPDATE catalog SET definition = NULL, metrics = '[]', version = $2, updated_at = $3
          WHERE project = $1 AND definition IS NOT NULL",

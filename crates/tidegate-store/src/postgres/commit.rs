@@ -47,6 +47,8 @@ pub(super) struct Writer {
     doubt: Option<i64>,
     /// How many windows each project has, as far as is known.
     tally: Tally,
+    /// How many more groups are expected to bring ids that are taken.
+    repeats: u32,
     /// What such a group hands over, with the next one, when it turned out to be there.
     owed: Committed,
 }
@@ -88,6 +90,7 @@ impl Writer {
             period: i64::MIN,
             doubt: None,
             tally: Tally::new(),
+            repeats: 0,
             owed: Committed::default(),
         }
     }
@@ -169,8 +172,10 @@ impl Writer {
         let windows_max = self.shared.windows_max.load(std::sync::atomic::Ordering::Relaxed);
         let windows = (std::mem::take(&mut self.tally), windows_max);
         let mut context = Context::new(&conn, group, self.shared.space, life, room, windows);
+        context.repeats = self.repeats;
         let written = write(&mut context, self.session).await;
-        let Context { mut out, spilled, room, tally, .. } = context;
+        let Context { mut out, spilled, room, tally, repeats, .. } = context;
+        self.repeats = repeats;
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {

@@ -59,9 +59,10 @@ pub(super) struct Record<'a> {
 
 /// Each result counts if its claim still holds; only then is its attempt kept. The sums keep the planner away from the
 /// index of all claims: each row is found by its own number.
-const FINISH: &str = "WITH i AS (SELECT * FROM unnest($2::bigint[], $3::int[], $4::int[], $5::smallint[],
-        $6::bigint[], $7::int[], $8::bigint[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::bytea[])
-    AS i(id, token, n, status, due_at, failure, ended_at, reason, at, code, error, record)),
+const FINISH: &str = "WITH i AS (SELECT unnest($2::bigint[]) AS id, unnest($3::int[]) AS token, unnest($4::int[]) AS n,
+        unnest($5::smallint[]) AS status, unnest($6::bigint[]) AS due_at, unnest($7::int[]) AS failure,
+        unnest($8::bigint[]) AS ended_at, unnest($9::text[]) AS reason, unnest($10::bigint[]) AS at,
+        unnest($11::int[]) AS code, unnest($12::text[]) AS error, unnest($13::bytea[]) AS record),
     done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
             tries = d.tries + i.failure, lost = 0, incarnation = NULL, written = NULL, finished_at = i.ended_at,
             reason = i.reason, record = CASE WHEN i.status = 3 THEN i.record END

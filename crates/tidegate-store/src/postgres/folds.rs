@@ -338,10 +338,10 @@ impl<'a> Folding<'a> {
         context.out.closed.extend(ClosedWindow::all(&decided));
         context.out.close_due = if group.close > 0 {
             // What is due and did not close is in somebody else's hands for a moment.
-            let is_held = |due: &Timestamp| decided.closed.is_empty() && *due <= group.now;
+            let is_held = |due: &Timestamp| decided.closed().next().is_none() && *due <= group.now;
             next_due(conn).await?.map(|due| if is_held(&due) { group.now.plus(LOOK_AGAIN) } else { due })
         } else {
-            let open = decided.windows.values().filter(|window| window.stage == Stage::Gathering);
+            let open = decided.windows().filter(|window| window.stage == Stage::Gathering);
             open.map(|window| window.due_at).min()
         };
         Ok(())

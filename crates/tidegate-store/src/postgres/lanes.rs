@@ -56,7 +56,7 @@ pub(super) async fn lock_all(conn: &Conn, space: i32) -> Asked<()> {
 }
 
 /// Whose turn it is in each lane: the oldest that waits, and the one that goes.
-const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.due_at, g.id, g.place, g.status, s.backfill_after
+pub(super) const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.due_at, g.id, g.place, g.status, s.backfill_after
     FROM unnest($1::bigint[], $2::bigint[]) AS l(subscriber, lane)
     JOIN subscribers s ON s.no = l.subscriber
     CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.due_at FROM deliveries d

@@ -21,6 +21,7 @@ mod folds;
 mod gates;
 mod health;
 mod jobs;
+mod keeping;
 mod lanes;
 mod metrics;
 mod observe;
@@ -28,6 +29,7 @@ mod open;
 mod postings;
 mod quarantine;
 mod read;
+mod recount;
 mod replay;
 mod replicas;
 mod rollups;
@@ -43,13 +45,13 @@ mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
+#[cfg(test)]
+mod plans;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::fold::Bundle;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -58,11 +60,12 @@ use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Change, Changed, Committed, Configuration,
-    DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group, JobRow, Load, Mark,
-    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, TakenOver, Trace, Triggered, TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Committed,
+    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group,
+    JobRow, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
+    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
+    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
+    TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -71,6 +74,7 @@ use connect::Target;
 use db::{Conn, Pool, Work};
 #[cfg(feature = "conformance")]
 pub use events::key_of;
+pub use terms::{Periods, Terms};
 
 /// The shared store.
 pub struct PostgresStore {
@@ -93,33 +97,6 @@ pub(super) struct Shared {
     latest: Timestamp,
     /// How many windows of a project can be joined.
     windows_max: AtomicUsize,
-}
-
-/// How time is cut into partitions, fixed when the store is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Periods {
-    /// How much time one holds.
-    pub length: Duration,
-    /// It has two to the power of this many numbers.
-    pub bits: u32,
-}
-
-impl Default for Periods {
-    /// A day, and more numbers than any day needs.
-    fn default() -> Self {
-        Self { length: Duration::from_secs(24 * 60 * 60), bits: 48 }
-    }
-}
-
-/// How a process takes part.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    /// What people call this process, for example its host and address.
-    pub name: String,
-    /// For a store that is made now.
-    pub periods: Periods,
-    /// Random, kept only by a store that is made now.
-    pub salt: Vec<u8>,
 }
 
 /// A process whose last beat is older than this has expired.
@@ -233,8 +210,8 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        Ok(windows::bundle(&*self.pool.lend().await?, window).await?)
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        Ok(windows::bundle(&*self.pool.lend().await?, window, bytes_max).await?)
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {
@@ -286,7 +263,14 @@ impl Store for PostgresStore {
     }
 
     async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
-        Ok(terms::kept_since(&*self.pool.lend().await?, &of).await?)
+        Ok(keeping::kept_since(&*self.pool.lend().await?, &of).await?)
+    }
+
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {
+        let work = self
+            .pool
+            .transact(move |conn| Box::pin(async move { recount::recount(conn, &of, recounter).await }));
+        Ok(work.await?)
     }
 
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {

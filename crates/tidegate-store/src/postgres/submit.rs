@@ -106,22 +106,31 @@ pub(super) struct Columns<'a> {
 /// to stand between the event's and the next one's.
 const KEPT_FOR_FOLDS: i64 = 4;
 
-/// Takes ids, in order. What is taken already stays as it is. How many it got stays for the statements that follow: when
-/// it got all, they need not look.
-pub(super) const TAKE_IDS: &str = "WITH taken AS (INSERT INTO dedupe (key_high, key_low, event, fingerprint)
+/// Takes ids, in order, that are all new; fails if one is not. Here and below, arrays are unfolded side by side where they
+/// are selected, not in `FROM`, which would keep a copy of each.
+pub(super) const TAKE_NEW_IDS: &str = "INSERT INTO dedupe (key_high, key_low, event, fingerprint)
         SELECT i.high, i.low, (SELECT currval('numbers') << 20) + i.place, i.print
-        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(high, low, place, print)
-        ON CONFLICT DO NOTHING RETURNING event & 1048575 AS place)
-    SELECT coalesce(array_agg(place), '{}'), set_config('tidegate.taken', count(*)::text, TRUE) FROM taken";
+        FROM (SELECT unnest($1::bigint[]) AS high, unnest($2::bigint[]) AS low, unnest($3::bigint[]) AS place,
+            unnest($4::bytea[]) AS print) i";
+
+/// Takes ids. What is taken already stays as it is. How many it got stays for the statements that follow: when it got
+/// all, they need not look.
+pub(super) fn take_ids() -> String {
+    format!(
+        "WITH taken AS ({TAKE_NEW_IDS} ON CONFLICT DO NOTHING RETURNING event & 1048575 AS place)
+        SELECT coalesce(array_agg(place), '{{}}'), set_config('tidegate.taken', count(*)::text, TRUE) FROM taken"
+    )
+}
 
 /// Writes the events whose ids were free.
 pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarnation, written, version, accepted_at, time,
         key_high, key_low, source, id, type, subject, body)
     SELECT (SELECT currval('numbers') << 20) + i.place, i.project, $1, $2, $3, $4, i.time, i.high, i.low, i.source, i.id, i.type,
         i.subject, i.body
-    FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[],
-        $12::bytea[], $13::bytea[], $14::bytea[])
-        AS i(place, project, time, high, low, source, id, type, subject, body)
+    FROM (SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS project, unnest($7::bigint[]) AS time,
+        unnest($8::bigint[]) AS high, unnest($9::bigint[]) AS low, unnest($10::bytea[]) AS source,
+        unnest($11::bytea[]) AS id, unnest($12::bytea[]) AS type, unnest($13::bytea[]) AS subject,
+        unnest($14::bytea[]) AS body) i
     WHERE (SELECT current_setting('tidegate.taken') = $15) OR EXISTS (SELECT 1 FROM dedupe d
         WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.place)";
 
@@ -130,9 +139,9 @@ const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event
     SELECT (SELECT currval('numbers') << 20) + i.place, i.project, i.subscriber, (SELECT currval('numbers') << 20) + i.event, 0,
         i.lane, $3, CASE WHEN i.status = 1 THEN $1::bigint END, CASE WHEN i.status = 1 THEN $2::bigint END, $3, i.status,
         CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
-const ROUTES: &str =
-    "unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
-        $10::bigint[], $11::smallint[]) AS i(place, event, project, high, low, subscriber, lane, status)
+const ROUTES: &str = "(SELECT unnest($4::bigint[]) AS place, unnest($5::bigint[]) AS event,
+        unnest($6::bigint[]) AS project, unnest($7::bigint[]) AS high, unnest($8::bigint[]) AS low,
+        unnest($9::bigint[]) AS subscriber, unnest($10::bigint[]) AS lane, unnest($11::smallint[]) AS status) i
     WHERE (SELECT current_setting('tidegate.taken') = $12) OR EXISTS (SELECT 1 FROM dedupe d
         WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.event)";
 
@@ -223,9 +232,9 @@ impl<'a> Columns<'a> {
         self.places
     }
 
-    /// That of the last event.
-    pub(super) fn last_key(&self) -> Option<Key> {
-        self.high.len().checked_sub(1).map(|index| self.key(index))
+    /// Whether two events share a key. They must be sorted.
+    pub(super) fn has_twins(&self) -> bool {
+        self.sorted.windows(2).any(|pair| self.key(pair[0]) == self.key(pair[1]))
     }
 
     /// What the id of an event is looked up by.
@@ -235,7 +244,7 @@ impl<'a> Columns<'a> {
 
     /// Takes the ids; brings the places of those that were free.
     pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<i64>> {
-        Ok(conn.only(TAKE_IDS, &self.sorted_ids().values()).await?.get(0))
+        Ok(conn.only(&take_ids(), &self.sorted_ids().values()).await?.get(0))
     }
 
     /// The ids, in the order in which they are taken.
@@ -249,8 +258,9 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Per event, whether its id was free.
-    pub(super) fn fresh(&self, taken: &[i64]) -> Vec<bool> {
+    /// Per event, whether its id was free; all were if it is not told which.
+    pub(super) fn fresh(&self, taken: Option<&[i64]>) -> Vec<bool> {
+        let Some(taken) = taken else { return vec![true; self.owners.len()] };
         let mut fresh = vec![false; self.owners.len()];
         for place in taken {
             if let Ok(index) = self.event_places.binary_search(place) {

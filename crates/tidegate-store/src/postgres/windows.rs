@@ -13,31 +13,36 @@ use super::db::{Asked, Conn};
 use super::folds::{Folding, Numbers, Reach};
 use super::lanes;
 use super::write::DRAW;
-use crate::{EndWindows, Ended, Error, FoldRow, Page, WindowFilter, WindowRow, WindowsEnd};
+use crate::{Bundled, EndWindows, Ended, Error, FoldRow, Page, WindowFilter, WindowRow, WindowsEnd};
 
 /// In this order, as everybody names these tables: whoever drops a period of one of them is not waited for in a circle.
 const CARRIED: &str = "SELECT e.body FROM events e JOIN members m ON m.event = e.seq WHERE m.\"window\" = $1
     ORDER BY e.seq";
 
-/// Everything that a folded delivery carries.
-pub(super) async fn bundle(conn: &Conn, no: WindowNo) -> Asked<Option<Bundle>> {
-    let sql = "SELECT terms, key_text, opened_at, closed_at, closed_by, count FROM windows WHERE no = $1";
+/// Everything that a folded delivery carries, if it is not too large.
+pub(super) async fn bundle(conn: &Conn, no: WindowNo, bytes_max: usize) -> Asked<Option<Bundled>> {
+    let sql =
+        "SELECT terms, key_text, opened_at, closed_at, closed_by, count, bytes FROM windows WHERE no = $1";
     let Some(row) = conn.row(sql, &[&no]).await? else { return Ok(None) };
     let (Some(closed_at), Some(terms)) = (row.get::<_, Option<i64>>(3), Terms::from_text(row.get(0))) else {
         return Ok(None);
     };
+    let bytes = usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX);
+    if bytes > bytes_max {
+        return Ok(Some(Bundled::Larger(bytes)));
+    }
     let events = conn.rows(CARRIED, &[&no]).await?;
     if events.len() != row.get::<_, i32>(5).unsigned_abs() as usize {
         return Err(Error::Unavailable(format!("window {no} does not hold what it counts")).into());
     }
-    Ok(Some(Bundle {
+    Ok(Some(Bundled::Whole(Bundle {
         terms,
         key: row.get(1),
         opened_at: Timestamp::from_ms(row.get(2)),
         closed_at: Timestamp::from_ms(closed_at),
         closed_by: row.get::<_, Option<&str>>(4).and_then(ClosedBy::parse).unwrap_or(ClosedBy::Flush),
         events: events.iter().map(|event| Bytes::copy_from_slice(event.get(0))).collect(),
-    }))
+    })))
 }
 
 const LIST: &str = "SELECT w.no, w.subscriber, s.id, w.key_text, w.terms, w.opened_at, w.due_at, w.count, w.bytes

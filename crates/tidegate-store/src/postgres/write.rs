@@ -41,6 +41,9 @@ pub(super) const ENTER_TYPES: [&str; 7] = ["bigint", "bigint", "bigint", "int", 
 pub(super) const CHECK: &str =
     "SELECT CASE WHEN version <> $1 THEN refuse(version::text, 'TG001') END FROM installation";
 
+/// Somebody who sends an id again often sends many: after a group that brought some, so many more look before they take.
+const REPEATS_EXPECTED: u32 = 8;
+
 /// What the statements of one group share.
 pub(super) struct Context<'a> {
     pub(super) conn: &'a Conn,
@@ -56,6 +59,8 @@ pub(super) struct Context<'a> {
     pub(super) windows_max: usize,
     /// Lanes in which windows may close: what else comes to them waits until that is known.
     pub(super) fold_lanes: Lanes,
+    /// How many more groups are expected to bring ids that are taken.
+    pub(super) repeats: u32,
     lanes_met: Lanes,
 }
 
@@ -81,6 +86,7 @@ impl<'a> Context<'a> {
             tally,
             windows_max,
             fold_lanes: Lanes::new(),
+            repeats: 0,
             lanes_met: Lanes::new(),
         }
     }
@@ -143,20 +149,16 @@ pub(super) fn collect<'a>(context: &mut Context<'a>) -> Option<Columns<'a>> {
 
 fn collect_into<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> bool {
     let group: &'a Group = context.group;
-    let mut keys = BTreeSet::new();
     for (which, submission) in group.submissions.iter().enumerate() {
         for (unit, routed) in submission.units.iter().enumerate() {
             if routed.admission != Admission::Granted || routed.unit.events.len() != 1 {
                 return false;
             }
             columns.push(context, Entry { place: (which, unit), project: submission.project, routed });
-            if !columns.last_key().is_some_and(|key| keys.insert(key)) {
-                return false;
-            }
         }
     }
     columns.sort();
-    columns.places() < 1 << BLOCK_BITS
+    !columns.has_twins() && columns.places() < 1 << BLOCK_BITS
 }
 
 /// What a session needs before its first group.
@@ -203,11 +205,14 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     let (entering, stamp) = (Entering::of(context, session), context.stamp());
     let results = Results::of(&context.group.results, context.group.now);
     let (written, lanes) = ((&results, columns), (context.space, &columns.lanes()));
-    let done = at_once::write(context.conn, &entering.values(), &stamp, written, lanes).await?;
+    let has_repeats = context.repeats > 0;
+    let done = at_once::write(context.conn, &entering.values(), &stamp, written, lanes, has_repeats).await?;
+    let met_some = done.taken.as_ref().is_some_and(|taken| taken.len() < columns.entries().len());
+    context.repeats = if met_some { REPEATS_EXPECTED } else { context.repeats.saturating_sub(1) };
     deliveries::finished(context, &done.finished);
     columns.hand_over(context, done.made, done.block);
     // Known ones are compared with what is there; that they are there is on disk already.
-    context.out.submissions = admit::answers(context, columns, &done.taken).await?;
+    context.out.submissions = admit::answers(context, columns, done.taken.as_deref()).await?;
     Ok(())
 }
 

@@ -29,11 +29,11 @@ fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
     })
 }
 
-pub(super) fn start(writer: &mut Writer, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
+pub(super) fn start(writer: &mut Writer, new: &NewBackfill, now: Timestamp) -> Result<BackfillRow> {
     let until = writer.next_no - 1;
     let tx = writer.conn.transaction().map_err(failed)?;
-    let metrics = observe::not_yet(new.metrics.clone(), &before(&tx, &new).map_err(failed)?)?;
-    let started = insert(&tx, &new, &metrics, until, now).map_err(failed)?;
+    let metrics = observe::not_yet(new.metrics.clone(), &before(&tx, new).map_err(failed)?)?;
+    let started = insert(&tx, new, &metrics, until, now).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     Ok(started)

@@ -9,13 +9,14 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
-use tidegate_core::fold::{Book, Decided, Draft};
+use tidegate_core::fold::{Book, Decided, Draft, Member};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::route::Route;
 
 use super::dedupe::{Dedupe, Delta};
 use super::deliveries::New;
 use super::lanes::Backfilling;
+use super::telling::Telling;
 use super::{Writer, configuration, deliveries, events, failed, folds, jobs, quarantine, stamp};
 use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
@@ -112,7 +113,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     let book = Arc::clone(&writer.book);
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
-    let Written { no, mut out, delta, next_no, backfilling, room, decided } =
+    let Written { no, mut out, delta, next_no, backfilling, telling, room, decided } =
         write_all(&tx, writer, group, room, (&dedupe, &book))?;
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
@@ -121,6 +122,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     }
     writer.next_no = next_no;
     writer.backfilling = backfilling;
+    writer.telling = telling;
     dedupe.apply(&delta);
     book.apply(decided);
     out.close_due = book.next_due();
@@ -134,6 +136,7 @@ struct Written {
     delta: Delta,
     next_no: i64,
     backfilling: Backfilling,
+    telling: Telling,
     room: Room,
     decided: Decided,
 }
@@ -159,6 +162,11 @@ fn write_all(
         draft: Draft::new(book, group.now, writer.windows_max, &group.stretch),
         statements: Statements::prepare(tx)?,
     };
+    let events = group.submissions.iter().map(|submission| submission.units.len()).sum();
+    context.draft.expect(events);
+    // Before anything else: the book is what the file holds.
+    let mut telling = writer.telling.clone();
+    telling.step(tx, book, events, writer.next_no - 1)?;
     write(&mut context, dedupe)?;
     let no = stamp(tx, group.now)?;
     let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
@@ -166,7 +174,7 @@ fn write_all(
     folds::write(tx, &decided)?;
     out.closed = ClosedWindow::all(&decided);
     out.spilled = spilled.into_iter().collect();
-    Ok(Written { no, out, delta, next_no, backfilling, room, decided })
+    Ok(Written { no, out, delta, next_no, backfilling, telling, room, decided })
 }
 
 /// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found
@@ -255,30 +263,33 @@ fn accept(
             return Err(rusqlite::Error::InvalidParameterName("an event goes to a subscriber once".into()));
         }
         let seq = context.draw();
-        events::insert(context, submission.project, seq, event, &routed.unit.fingerprint)?;
+        let routes = &routed.routes[index];
+        let member = accept_routes(context, submission.project, (seq, &event.body), routes)?;
+        events::insert(context, submission.project, seq, event, &routed.unit.fingerprint, member)?;
         context.delta.add(routed.keys[index], seq);
-        accept_routes(context, submission.project, (seq, &event.body), &routed.routes[index])?;
     }
     Ok(())
 }
 
-/// What goes alone comes first: its numbers follow the event's.
+/// What goes alone comes first: its numbers follow the event's. Answers what stands in the event's own row.
 fn accept_routes(
     context: &mut Context<'_>,
     project: ProjectNo,
     (event, body): (Seq, &Bytes),
     routes: &[Route],
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<Option<Member>> {
     for route in routes.iter().filter(|route| route.fold.is_none()) {
         let Route { subscriber, lane, .. } = *route;
         let id = context.draw();
         let new = New { id, project, subscriber, event, lane, replay: 0, fold: None, is_late: false, body };
         deliveries::insert(context, &new)?;
     }
+    let mut member = None;
     for route in routes.iter().filter(|route| route.fold.is_some()) {
         folds::append(context, project, (event, body.len()), route, false)?;
+        member = member.or_else(|| context.draft.take_member());
     }
-    Ok(())
+    Ok(member)
 }
 
 /// Errors after which the connection's cached pages may not be what the disk holds.

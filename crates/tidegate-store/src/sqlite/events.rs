@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::event::{Event, Fingerprint, lookup_range};
+use tidegate_core::fold::Member;
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
@@ -52,8 +53,9 @@ fn same_id(
 }
 
 pub(super) const INSERT: &str = "INSERT INTO events
-    (seq, project, incarnation, version, day, accepted_at, time, source, id, type, subject, fingerprint, body)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+    (seq, project, incarnation, version, day, accepted_at, time, source, id, type, subject, fingerprint, body, fold,
+        fold_prev)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
 pub(super) fn insert(
     context: &mut Context<'_>,
@@ -61,6 +63,7 @@ pub(super) fn insert(
     seq: Seq,
     event: &Event,
     fingerprint: &Fingerprint,
+    member: Option<Member>,
 ) -> rusqlite::Result<()> {
     let now = context.group.now;
     context.statements.insert_event.execute(params![
@@ -77,6 +80,8 @@ pub(super) fn insert(
         event.subject,
         fingerprint.as_slice(),
         &event.body[..],
+        member.map(|member| member.window),
+        member.and_then(|member| member.prev),
     ])?;
     Ok(())
 }

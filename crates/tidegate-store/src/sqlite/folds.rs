@@ -1,8 +1,9 @@
 //! Windows: what gathers, in memory and on disk.
 //!
 //! The writer keeps every window that can be joined in a [`Book`]; a commit asks a draft of it and the book learns what was
-//! decided once that is on disk. An arrival costs one appended row (`members`), however many windows there are; a window's
-//! own row is written when it opens, closes or begins to leave. After a start the book is put together from both.
+//! decided once that is on disk. An arrival costs no row of its own, however many windows there are: the event's says
+//! where it went, and `members_apart` what that has no room for. A window's own row is written when it opens, closes or
+//! begins to leave, and now and then (see `telling`). After a start the book is put together from both (`members`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +17,7 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::deliveries::{self, New};
-use super::{Writer, stamp};
+use super::{Writer, stamp, telling};
 use crate::{ClosedWindow, EndWindows, Ended, Seal, WindowsEnd};
 
 const LIVE: &str =
@@ -48,8 +49,8 @@ fn window(row: &Row<'_>, terms: Arc<Terms>) -> rusqlite::Result<Window> {
     })
 }
 
-/// The book as the file tells it.
-pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
+/// The book as the file tells it, and the windows in it whose rows do not know all.
+pub(super) fn load(conn: &Connection) -> rusqlite::Result<(Book, BTreeSet<WindowNo>)> {
     let mut kinds: HashMap<String, Arc<Terms>> = HashMap::new();
     let mut windows: BTreeMap<WindowNo, Window> = BTreeMap::new();
     let mut statement = conn.prepare(LIVE)?;
@@ -76,19 +77,25 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<Book> {
         }
         book.insert(window);
     }
-    Ok(book)
+    Ok((book, joined))
 }
 
+/// Like the view, but in order without sorting.
+pub(super) const SINCE: &str =
+    "SELECT seq AS event, fold, length(body), fold_prev FROM events WHERE seq > ?1 AND fold IS NOT NULL
+    UNION ALL SELECT event, window, bytes, prev FROM members_apart WHERE event > ?1 ORDER BY event";
+
 /// Adds what joined since the windows' own rows were written; says which windows that concerns. Only events that came
-/// when their window was open are not in its row, so none of them has a lower number than it, and each names the one
-/// before it.
+/// when their window was open, and after the mark, are not in its row, so none of them has a lower number than it, and
+/// each names the one before it.
 fn recall_members(
     conn: &Connection,
     windows: &mut BTreeMap<WindowNo, Window>,
 ) -> rusqlite::Result<BTreeSet<WindowNo>> {
     let mut joined = BTreeSet::new();
-    let Some(from) = windows.keys().next().copied() else { return Ok(joined) };
-    let mut statement = conn.prepare("SELECT event, window, bytes, prev FROM members WHERE event > ?1")?;
+    let Some(oldest) = windows.keys().next().copied() else { return Ok(joined) };
+    let from = oldest.max(telling::mark(conn)?);
+    let mut statement = conn.prepare(SINCE)?;
     let mut rows = statement.query([from])?;
     while let Some(row) = rows.next()? {
         let Some(window) = windows.get_mut(&row.get(1)?) else { continue };
@@ -186,25 +193,20 @@ pub(super) fn write(conn: &Connection, decided: &Decided) -> rusqlite::Result<()
     if decided.is_empty() {
         return Ok(());
     }
-    let mut insert = conn.prepare_cached("INSERT INTO members VALUES (?1, ?2, ?3, ?4)")?;
+    let mut insert = conn.prepare_cached("INSERT INTO members_apart VALUES (?1, ?2, ?3, ?4)")?;
     for member in &decided.members {
         insert.execute(params![member.event, member.window, member.prev, member.bytes])?;
     }
-    for (no, text) in &decided.opened {
-        if let Some(window) = decided.windows.get(no) {
-            insert_window(conn, window, text)?;
-        }
+    for (window, text) in decided.opened() {
+        insert_window(conn, window, text)?;
     }
-    let is_new = |no: &WindowNo| decided.opened.binary_search_by_key(no, |(no, _)| *no).is_ok();
     // What merely gathers is in the members; its row is written when it closes. But events that were accepted before
     // they joined, by a backfill or a replay, come in no order that a start could find again.
     let past = decided.members.iter().filter(|member| member.event < member.window);
     let past: BTreeSet<WindowNo> = past.map(|member| member.window).collect();
-    let is_told = |window: &Window| {
-        let is_past = window.replay || past.contains(&window.no);
-        !is_new(&window.no) && (window.stage != Stage::Gathering || is_past)
-    };
-    decided.windows.values().filter(|window| is_told(window)).try_for_each(|window| update(conn, window))
+    let is_told =
+        |window: &&Window| window.stage != Stage::Gathering || window.replay || past.contains(&window.no);
+    decided.changed().filter(is_told).try_for_each(|window| update(conn, window))
 }
 
 fn insert_window(conn: &Connection, window: &Window, key_text: &str) -> rusqlite::Result<()> {
@@ -245,7 +247,7 @@ fn stage_no(stage: Stage) -> i64 {
     }
 }
 
-fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
+pub(super) fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "UPDATE windows SET due_at = ?2, count = ?3, bytes = ?4, first = ?5, last = ?6, stage = ?7, closed_at = ?8,
             closed_by = ?9, delivery = ?10 WHERE no = ?1",

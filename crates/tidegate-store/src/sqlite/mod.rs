@@ -19,6 +19,7 @@ mod filter;
 mod folds;
 mod gates;
 mod jobs;
+mod keeping;
 mod lanes;
 mod metrics;
 mod observe;
@@ -26,13 +27,14 @@ mod open;
 mod postings;
 mod quarantine;
 mod read;
+mod recount;
 mod replay;
 mod rollups;
 mod run;
 mod sealed;
 mod states;
 mod sweep;
-mod terms;
+mod telling;
 mod trigger;
 mod verification;
 mod windows;
@@ -44,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tidegate_core::fold::{Book, Bundle};
+use tidegate_core::fold::Book;
 use tidegate_core::id::{
     DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -52,11 +54,12 @@ use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Change, Changed, Committed, Configuration,
-    DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush, Group, JobRow, Mark,
-    NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Committed,
+    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush,
+    Group, JobRow, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
+    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
+    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeName,
+    TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -202,8 +205,8 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| folds::end(writer, project, &ask, now).map_err(failed)).await
     }
 
-    async fn bundle(&self, window: WindowNo) -> Result<Option<Bundle>> {
-        self.readers.read(move |conn| windows::bundle(conn, window).map_err(failed)).await
+    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+        self.readers.read(move |conn| windows::bundle(conn, window, bytes_max).map_err(failed)).await
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {
@@ -231,7 +234,7 @@ impl Store for SqliteStore {
     }
 
     async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
-        self.write(self.calls, move |writer| backfills::start(writer, new, now)).await
+        self.write(self.calls, move |writer| backfills::start(writer, &new, now)).await
     }
 
     async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
@@ -247,7 +250,11 @@ impl Store for SqliteStore {
     }
 
     async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
-        self.readers.read(move |conn| terms::kept_since(conn, &of).map_err(failed)).await
+        self.readers.read(move |conn| keeping::kept_since(conn, &of).map_err(failed)).await
+    }
+
+    async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {
+        self.readers.read(move |conn| recount::recount(conn, &of, recounter).map_err(failed)).await
     }
 
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups> {

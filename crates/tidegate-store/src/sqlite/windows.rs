@@ -8,40 +8,104 @@ use tidegate_core::fold::{Book, Bundle, ClosedBy, Key, Slot, Stage, Terms, Windo
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
-use crate::{FoldRow, Page, WindowFilter, WindowRow};
+use crate::{Bundled, FoldRow, Page, WindowFilter, WindowRow};
 
-/// Everything that a folded delivery carries.
-pub(super) fn bundle(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<Bundle>> {
-    type Found = (String, String, i64, Option<i64>, Option<String>, Option<Seq>);
-    let found: Option<Found> = conn
-        .prepare_cached(
-            "SELECT terms, key_text, opened_at, closed_at, closed_by, last FROM windows WHERE no = ?1",
-        )?
-        .query_row([no], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
-        })
-        .optional()?;
-    let Some((terms, key, opened_at, Some(closed_at), closed_by, last)) = found else { return Ok(None) };
-    let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
-    let mut events = Vec::new();
-    let mut member = conn.prepare_cached(
-        "SELECT m.prev, e.body FROM members m JOIN events e ON e.seq = m.event WHERE m.event = ?1 AND m.window = ?2",
+/// Everything that a folded delivery carries, if it is not too large.
+pub(super) fn bundle(conn: &Connection, no: WindowNo, bytes_max: usize) -> rusqlite::Result<Option<Bundled>> {
+    type Found = (String, String, i64, Option<i64>, Option<String>);
+    let mut closed = conn.prepare_cached(
+        "SELECT terms, key_text, opened_at, closed_at, closed_by, no, count, bytes, first, last FROM windows WHERE no = ?1",
     )?;
-    walk(last, |event| {
-        let read = |row: &Row<'_>| Ok((row.get(0)?, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)));
-        let (prev, body) = member.query_row([event, no], read)?;
-        events.push((event, body));
-        Ok(prev)
-    })?;
-    events.sort_unstable_by_key(|(event, _)| *event);
-    Ok(Some(Bundle {
+    let read = |row: &Row<'_>| {
+        let found: Found = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+        let extent = Extent {
+            no: row.get(5)?,
+            count: row.get(6)?,
+            bytes: row.get(7)?,
+            first: row.get(8)?,
+            last: row.get(9)?,
+        };
+        Ok((found, extent))
+    };
+    let found = closed.query_row([no], read).optional()?;
+    let Some(((terms, key, opened_at, Some(closed_at), closed_by), extent)) = found else { return Ok(None) };
+    let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
+    if extent.bytes > bytes_max {
+        return Ok(Some(Bundled::Larger(extent.bytes)));
+    }
+    let events = match bodies_in_a_row(conn, &extent)? {
+        Some(events) => events,
+        None => bodies_one_by_one(conn, &extent)?,
+    };
+    Ok(Some(Bundled::Whole(Bundle {
         terms,
         key,
         opened_at: Timestamp::from_ms(opened_at),
         closed_at: Timestamp::from_ms(closed_at),
         closed_by: closed_by.and_then(|name| ClosedBy::parse(&name)).unwrap_or(ClosedBy::Flush),
-        events: events.into_iter().map(|(_, body)| body).collect(),
-    }))
+        events,
+    })))
+}
+
+/// Where the members of a window lie.
+struct Extent {
+    no: WindowNo,
+    count: usize,
+    bytes: usize,
+    first: Option<Seq>,
+    last: Option<Seq>,
+}
+
+/// Up to so many numbers per member, going through all of them is cheaper than looking each member up.
+const NUMBERS_PER_MEMBER_MAX: i64 = 4;
+
+pub(super) const IN_A_ROW: &str =
+    "SELECT body FROM events WHERE seq BETWEEN ?1 AND ?2 AND fold = ?3 ORDER BY seq";
+
+/// The bodies of members that follow each other closely; nothing if they do not, or if some joined in another way.
+fn bodies_in_a_row(conn: &Connection, extent: &Extent) -> rusqlite::Result<Option<Vec<Bytes>>> {
+    let (Some(first), Some(last)) = (extent.first, extent.last) else { return Ok(None) };
+    let count = i64::try_from(extent.count).unwrap_or(i64::MAX);
+    if !(0..count.saturating_mul(NUMBERS_PER_MEMBER_MAX)).contains(&last.saturating_sub(first)) {
+        return Ok(None);
+    }
+    // One piece of memory for all: a body of its own for each would cost more than reading it.
+    let mut bodies = Vec::with_capacity(extent.bytes);
+    let mut ends = Vec::with_capacity(extent.count);
+    let mut statement = conn.prepare_cached(IN_A_ROW)?;
+    let mut rows = statement.query([first, last, extent.no])?;
+    while let Some(row) = rows.next()? {
+        bodies.extend_from_slice(row.get_ref(0)?.as_blob()?);
+        ends.push(bodies.len());
+    }
+    if ends.len() != extent.count {
+        return Ok(None);
+    }
+    let bodies = Bytes::from(bodies);
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    Ok(Some(starts.zip(&ends).map(|(start, end)| bodies.slice(start..*end)).collect()))
+}
+
+pub(super) const ONE: &str = "SELECT fold_prev, body FROM events WHERE seq = ?1 AND fold = ?2";
+pub(super) const ONE_APART: &str =
+    "SELECT m.prev, e.body FROM members_apart m JOIN events e ON e.seq = m.event
+    WHERE m.event = ?1 AND m.window = ?2";
+
+fn bodies_one_by_one(conn: &Connection, extent: &Extent) -> rusqlite::Result<Vec<Bytes>> {
+    let mut events = Vec::with_capacity(extent.count);
+    let (mut one, mut apart) = (conn.prepare_cached(ONE)?, conn.prepare_cached(ONE_APART)?);
+    let read = |row: &Row<'_>| Ok((row.get(0)?, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)));
+    walk(extent.last, |event| {
+        let member = [event, extent.no];
+        let (prev, body) = match one.query_row(member, read).optional()? {
+            Some(found) => found,
+            None => apart.query_row(member, read)?,
+        };
+        events.push((event, body));
+        Ok(prev)
+    })?;
+    events.sort_unstable_by_key(|(event, _)| *event);
+    Ok(events.into_iter().map(|(_, body)| body).collect())
 }
 
 /// Follows a window's members back from its last.
@@ -157,9 +221,11 @@ pub(super) fn row(conn: &Connection, no: WindowNo) -> rusqlite::Result<Option<Fo
     conn.prepare_cached(&format!("{ROW} WHERE w.no = ?1"))?.query_row([no], fold_row).optional()
 }
 
+pub(super) fn joined_sql() -> String {
+    format!("{ROW} JOIN members m ON m.window = w.no WHERE m.event = ?1 ORDER BY w.no")
+}
+
 /// The windows that an event joined.
 pub(super) fn joined(conn: &Connection, event: Seq) -> rusqlite::Result<Vec<FoldRow>> {
-    conn.prepare_cached(&format!("{ROW} JOIN members m ON m.window = w.no WHERE m.event = ?1 ORDER BY w.no"))?
-        .query_map([event], fold_row)?
-        .collect()
+    conn.prepare_cached(&joined_sql())?.query_map([event], fold_row)?.collect()
 }

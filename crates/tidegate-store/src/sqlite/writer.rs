@@ -11,6 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
 use super::lanes::{self, Backfilling};
+use super::telling::Telling;
 use super::{LAST_NO, db, deliveries, failed, folds, stamp};
 use crate::{Committed, Result};
 
@@ -32,6 +33,8 @@ pub(super) struct Writer {
     pub(super) next_no: i64,
     /// Subscribers whose backfill is under way, and how far it has come.
     pub(super) backfilling: Backfilling,
+    /// How far the rows of open windows have been told.
+    pub(super) telling: Telling,
     /// A storage fault was met: the file is opened anew before anything else is written.
     pub(super) is_suspect: bool,
     /// A group whose COMMIT failed and that could not be looked for: its number, and what it would hand over.
@@ -65,7 +68,9 @@ impl Writer {
         }
         tx.commit().map_err(failed)?;
         let dedupe = Dedupe::load(&conn).map_err(failed)?;
-        let book = folds::load(&conn).map_err(failed)?;
+        let (book, joined) = folds::load(&conn).map_err(failed)?;
+        let last_no = conn.query_row(LAST_NO, [], |row| row.get(0)).map_err(failed)?;
+        let telling = Telling::start(&conn, &book, &joined, last_no).map_err(failed)?;
         let mut writer = Self {
             conn,
             path,
@@ -76,6 +81,7 @@ impl Writer {
             version: 0,
             next_no: 0,
             backfilling: Backfilling::new(),
+            telling,
             is_suspect: false,
             doubt: None,
             owed: Committed::default(),
@@ -143,7 +149,7 @@ impl Writer {
         {
             let known = Dedupe::load(&self.conn).map_err(failed)?;
             *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
-            let book = folds::load(&self.conn).map_err(failed)?;
+            let (book, _) = folds::load(&self.conn).map_err(failed)?;
             *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
             // Whoever waited for an answer has been told that it failed, and asks again.
             found.submissions.clear();

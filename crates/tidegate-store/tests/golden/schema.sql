@@ -1,4 +1,7 @@
--- version 10
+-- version 11
+CREATE VIEW members (event, window, prev, bytes) AS
+    SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
+    UNION ALL SELECT event, window, prev, bytes FROM members_apart;
 CREATE TABLE attempts (
     delivery   INTEGER NOT NULL,
     n          INTEGER NOT NULL,
@@ -90,7 +93,7 @@ CREATE TABLE event_terms (
     type        TEXT NOT NULL,
     keep_ms     INTEGER NOT NULL,
     walked      INTEGER NOT NULL DEFAULT 0,  -- its events up to here are gone, or overdue
-    swept_until INTEGER,                     -- when the newest of those that are gone was accepted
+    swept_until INTEGER,                     -- when the newest of those that are gone happened, or came
     UNIQUE (project, source, type)
 ) STRICT;
 CREATE TABLE events (
@@ -107,7 +110,7 @@ CREATE TABLE events (
     subject     TEXT,
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
-) STRICT;
+, fold INTEGER, fold_prev INTEGER) STRICT;
 CREATE TABLE events_overdue (
     seq INTEGER PRIMARY KEY
 ) STRICT;
@@ -151,7 +154,7 @@ CREATE TABLE marks (
     seq         INTEGER NOT NULL,
     at          INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE members (
+CREATE TABLE "members_apart" (
     event  INTEGER NOT NULL,
     window INTEGER NOT NULL,
     prev   INTEGER,                          -- the member that joined before

@@ -13,7 +13,7 @@ use tidegate_core::route::Route;
 use tidegate_core::time::{Span, Timestamp};
 use tidegate_store::conformance::finished;
 use tidegate_store::{
-    Claim, DeliveryFilter, DeliveryRow, Finished, Group, Refill, Room, Seal, Store, WindowFilter,
+    Bundled, Claim, DeliveryFilter, DeliveryRow, Finished, Group, Refill, Room, Seal, Store, WindowFilter,
 };
 
 use crate::{FoldStep, Outcome, Sent};
@@ -52,7 +52,7 @@ impl Folds {
                 };
                 let key = Key::from_text(&format!("[{}]", sent.lane));
                 let fold = Appending { key, terms: Arc::new(terms), cancels: false };
-                Route { subscriber: *subscriber, lane, fold: Some(Box::new(fold)) }
+                Route { subscriber: *subscriber, lane, fold: Some(Arc::new(fold)) }
             })
             .collect()
     }
@@ -181,6 +181,7 @@ async fn rows(store: &dyn Store) -> Vec<DeliveryRow> {
 
 /// The bodies of what a fold carries.
 async fn carried(store: &dyn Store, window: i64) -> Vec<String> {
-    let bundle = store.bundle(window).await.expect("the store works").expect("it has closed");
+    let bundled = store.bundle(window, usize::MAX).await.expect("the store works");
+    let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     bundle.events.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
 }

@@ -15,7 +15,8 @@ use tidegate_core::time::{Span, Timestamp};
 use tidegate_store::conformance::finished;
 use tidegate_store::postgres::{PostgresStore, audit};
 use tidegate_store::{
-    Claim, Committed, DeliveryFilter, EndWindows, Group, Refill, Room, Seal, Store, WindowFilter, WindowsEnd,
+    Bundled, Claim, Committed, DeliveryFilter, EndWindows, Group, Refill, Room, Seal, Store, WindowFilter,
+    WindowsEnd,
 };
 
 use super::schema::Schema;
@@ -32,7 +33,7 @@ fn terms(window_ms: u64, max_events: u32) -> Terms {
 
 fn into(subscriber: SubscriberNo, key: &str, lane: Option<Lane>, terms: &Terms) -> Route {
     let appending = Appending { key: Key::from_text(key), terms: Arc::new(terms.clone()), cancels: false };
-    Route { subscriber, lane, fold: Some(Box::new(appending)) }
+    Route { subscriber, lane, fold: Some(Arc::new(appending)) }
 }
 
 fn later(ms: u64) -> Timestamp {
@@ -45,7 +46,8 @@ async fn commit(store: &PostgresStore, group: Group) -> Committed {
 
 /// The ids that a folded delivery carries.
 async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
-    let bundle = store.bundle(job.fold.expect("it is a fold")).await.unwrap().expect("it has closed");
+    let bundled = store.bundle(job.fold.expect("it is a fold"), usize::MAX).await.unwrap();
+    let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     let id = |body: &bytes::Bytes| {
         let event: serde_json::Value = serde_json::from_slice(body).unwrap();
         event["id"].as_str().unwrap().to_owned()

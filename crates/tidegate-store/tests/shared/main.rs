@@ -5,6 +5,7 @@
 mod cut;
 mod folds;
 mod late;
+mod repeats;
 #[path = "../harness/schema.rs"]
 mod schema;
 

@@ -1,7 +1,10 @@
 //! The commands, one file each, and what they share: where the API is and how to print.
 
 mod apply;
+mod audit;
+mod backfill;
 mod catalog;
+mod chart;
 mod completions;
 mod config;
 mod deliveries;
@@ -12,6 +15,7 @@ mod jobs;
 mod keys;
 mod projects;
 mod quarantine;
+mod query;
 mod replay;
 mod replicas;
 mod resource;
@@ -108,8 +112,14 @@ enum Command {
     Jobs(jobs::JobsArgs),
     /// Declare the types of events that services send, and list them
     Catalog(catalog::CatalogArgs),
+    /// Count events that were accepted before a metric was declared
+    Backfill(backfill::BackfillArgs),
+    /// Count kept events again and compare with what was counted
+    Audit(audit::AuditArgs),
     /// Make, list, show or delete gates, the rates that subscribers share
     Gates(gates::GatesArgs),
+    /// Ask what was counted: counters, histograms, states and transitions
+    Query(Box<query::QueryArgs>),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
     /// Make a project what files say
@@ -149,7 +159,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trigger(args) => block_on(trigger::run(args, &globals)),
         Command::Jobs(args) => block_on(jobs::run(args, &globals)),
         Command::Catalog(args) => block_on(catalog::run(args, &globals)),
+        Command::Backfill(args) => block_on(backfill::run(args, &globals)),
+        Command::Audit(args) => block_on(audit::run(args, &globals)),
         Command::Gates(args) => block_on(gates::run(args, &globals)),
+        Command::Query(args) => block_on(query::run(*args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),
         Command::Export(args) => block_on(export::run(args, &globals)),

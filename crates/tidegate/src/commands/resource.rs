@@ -86,6 +86,21 @@ impl Session {
         Ok(())
     }
 
+    /// One member of everything that a list has, page after page.
+    pub(crate) async fn all(&mut self, path: &[&str], member: &str) -> Result<Vec<String>, Failure> {
+        let (mut found, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let query: Vec<(&str, &str)> = cursor.iter().map(|cursor| ("cursor", cursor.as_str())).collect();
+            let page = self.client.get(path, &query).await?.json()?;
+            let items = page["items"].as_array().into_iter().flatten();
+            found.extend(items.filter_map(|item| item[member].as_str().map(str::to_owned)));
+            match page["next"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return Ok(found),
+            }
+        }
+    }
+
     /// Reads one thing.
     pub(crate) async fn get(&mut self, path: &[&str]) -> Result<Answer, Failure> {
         self.client.get(path, &[]).await

@@ -36,6 +36,7 @@ mod order;
 mod payload;
 mod presets;
 mod quarantine;
+mod query;
 mod quotas;
 mod rates;
 mod readiness;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::server::{Server, Setup};
+use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
 const DAY: [&str; 2] = ["2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"];
@@ -39,7 +40,7 @@ fn orders() -> Value {
     ])
 }
 
-fn counters(client: &Client, rest: Value) -> Value {
+fn counters(client: &Client, rest: &Value) -> Value {
     let mut ask = json!({"service": "shop", "type": "order.paid", "counter": "by_country", "from": DAY[0], "to": DAY[1],
         "every": "1d", "fill": "none"});
     ask.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
@@ -47,9 +48,16 @@ fn counters(client: &Client, rest: Value) -> Value {
 }
 
 fn by_country(client: &Client, every: &str) -> Vec<Value> {
-    let answer = counters(client, json!({"every": every, "group_by": ["data.country"]}));
+    let answer = counters(client, &json!({"every": every, "group_by": ["data.country"]}));
     let buckets = answer["buckets"].as_array().expect("a list").clone();
     buckets.iter().flat_map(|bucket| bucket["series"].as_array().expect("a list").clone()).collect()
+}
+
+/// A command shows all of these at a terminal.
+fn shows(shell: &Shell<'_>, command: &str, words: &[&str]) {
+    let ended = shell.types(&format!("tidegate {command}"));
+    let text = ended.text(0);
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
 #[test]
@@ -62,7 +70,7 @@ fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
     }
     assert_eq!(admin.publish(&orders())["accepted"], 4);
 
-    let all = counters(&admin, json!({}));
+    let all = counters(&admin, &json!({}));
     assert_eq!(all["every"], "1d");
     let bucket = &all["buckets"][0];
     assert_eq!(
@@ -83,11 +91,11 @@ fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
     );
     let only = counters(
         &admin,
-        json!({"where": {"data.country": ["DE"]}, "every": "5s", "to": "2026-03-02T11:00:00Z", "from": "2026-03-02T10:00:00Z"}),
+        &json!({"where": {"data.country": ["DE"]}, "every": "5s", "to": "2026-03-02T11:00:00Z", "from": "2026-03-02T10:00:00Z"}),
     );
     assert_eq!(only["buckets"].as_array().map(Vec::len), Some(1), "both in one bucket of five seconds");
     assert_eq!(only["buckets"][0]["series"][0]["count"], 2);
-    let filled = counters(&admin, json!({"every": "6h", "fill": "zero"}));
+    let filled = counters(&admin, &json!({"every": "6h", "fill": "zero"}));
     let counts: Vec<&Value> =
         filled["buckets"].as_array().expect("a list").iter().map(|b| &b["series"][0]["count"]).collect();
     assert_eq!(counts, [0, 3, 1, 0].map(Value::from).iter().collect::<Vec<_>>());
@@ -177,13 +185,13 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     server.restart(&Setup::usual());
     let admin = server.admin();
     admin.publish(&orders());
-    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5);
+    assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 5);
     server.kill();
     server.restart(&Setup::usual());
     let admin = server.admin();
     for every in ["5s", "1m", "5m", "1h", "1d", "7d"] {
         let ask = json!({"every": every, "from": "2026-03-02T00:00:00Z", "to": "2026-03-02T12:00:05Z"});
-        let answer = counters(&admin, ask);
+        let answer = counters(&admin, &ask);
         let counts =
             answer["buckets"].as_array().expect("a list").iter().map(|b| b["series"][0]["count"].as_i64());
         assert_eq!(counts.flatten().sum::<i64>(), 5, "{every}");
@@ -191,6 +199,19 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     let ask = json!({"service": "shop", "type": "step", "counter": "all", "from": DAY[0], "to": DAY[1], "every": "1d"});
     let steps = admin.post("/v1/query/counters", &ask).expect(200);
     assert_eq!(steps["buckets"][0]["series"][0]["count"], 2, "sub-events happen when their parent does");
+    let audit = admin.post("/v1/audit", &json!({"service": "shop", "type": "order.paid"})).expect(200);
+    assert_eq!(
+        (&audit["events"], &audit["agrees"], &audit["differences"]),
+        (&5.into(), &true.into(), &json!([]))
+    );
+    let compared: Vec<&Value> =
+        audit["metrics"].as_array().expect("a list").iter().map(|m| &m["name"]).collect();
+    assert_eq!(compared, ["all", "by_country", "total", "order data.status"]);
+    shows(
+        &Shell::new(&server),
+        "audit",
+        &["SERVICE", "by_country", "step", "what was counted is what the events say"],
+    );
 }
 
 #[test]
@@ -200,19 +221,21 @@ fn what_was_accepted_before_is_counted_when_somebody_asks() {
     admin.publish(&orders());
     admin.call("PUT", ORDERS, &declared()).expect(201);
     admin.publish(&order("6", "2026-03-02T23:00:00Z", &json!({"country": "DE", "total": 1})));
-    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 1);
+    assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 1);
     let path = format!("{ORDERS}/backfill");
     admin.post(&path, &json!({"metrics": ["none"]})).problem(422, "metric_unknown");
     let begun = admin.post(&path, &json!({"metrics": ["by_country", "data.country"]})).expect(202);
     assert_eq!(begun["metrics"], json!(["by_country", "data.country"]));
     admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
-    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5);
-    assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 1);
+    assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 5);
+    assert_eq!(counters(&admin, &json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 1);
     admin.post(&path, &json!({"metrics": ["by_country"]})).problem(409, "conflict");
-    admin.post(&path, &Value::Null).expect(202);
-    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
-    assert_eq!(counters(&admin, json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 5);
-    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 5, "what was counted stays");
+    let shell = Shell::new(&server);
+    shows(&shell, "backfill shop order.paid", &["5 events of shop order.paid counted"]);
+    shows(&shell, "backfill", &["SERVICE", "order.paid", "done", "by_country"]);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    assert_eq!(counters(&admin, &json!({"counter": "all"}))["buckets"][0]["series"][0]["count"], 5);
+    assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 5, "what was counted stays");
     let values = admin.get("/v1/catalog/attributes/shop/data.country").expect(200);
     assert_eq!(values["items"], json!([{"value": "DE", "count": 3}, {"value": "FR", "count": 1}]));
 }
@@ -227,7 +250,7 @@ fn kinds_can_be_switched_off() {
     quiet["observe"] = json!({"states": false});
     admin.call("PUT", ORDERS, &quiet).expect(201);
     admin.publish(&orders());
-    assert_eq!(counters(&admin, json!({}))["buckets"][0]["series"][0]["count"], 4);
+    assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 4);
     let ask = json!({"service": "shop", "type": "order.paid", "histogram": "total", "from": DAY[0], "to": DAY[1], "every": "1d"});
     let answer = admin.post("/v1/query/histograms", &ask).expect(200);
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::cluster::Cluster;
 use super::producers::Producers;
 use super::verdict::Sent;
 use crate::bench::wire;
+use crate::cargo::{self, Profile};
 use crate::chaos::scene::{self, Build};
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
@@ -202,30 +204,58 @@ fn judge(sent: &[Sent], arrivals: &[Arrival]) -> Findings {
 
 /// Runs the campaign and prints its report.
 pub(crate) fn run(args: &Folds) -> Result<()> {
-    let mut services = Services::start_own()?;
-    let mut prng = scene::seeded(args.seed);
-    let mut scratch = Scratch::new("folds")?;
-    let mut cluster = Cluster::start(&mut services, &args.build.binary()?, scratch.path(), None)?;
-    let outcome = campaign(args, &mut cluster, &mut prng);
-    if outcome.is_err() {
-        eprintln!("{}", cluster.log_tails());
-        scratch.keep();
-    }
-    outcome
+    let plan = Plan {
+        binary: args.build.binary()?,
+        span: Duration::from_secs(args.seconds),
+        every_ms: args.every,
+        prng: scene::seeded(args.seed),
+    };
+    plan.carry_out(&mut Services::start_own()?)
 }
 
-fn campaign(args: &Folds, cluster: &mut Cluster<'_>, prng: &mut Prng) -> Result<()> {
+/// A short version for every test run. Answers a remark.
+pub(crate) fn short(services: &mut Services) -> Result<String> {
+    let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
+    println!("-- folds --");
+    let watch = Stopwatch::start();
+    let plan = Plan { binary, span: Duration::from_secs(6), every_ms: 1_500, prng: scene::seeded(None) };
+    plan.carry_out(services)?;
+    Ok(format!("folds {:.0} s", watch.seconds()))
+}
+
+struct Plan {
+    binary: PathBuf,
+    span: Duration,
+    every_ms: u64,
+    prng: Prng,
+}
+
+impl Plan {
+    fn carry_out(self, services: &mut Services) -> Result<()> {
+        let mut scratch = Scratch::new("folds")?;
+        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), None)?;
+        let outcome = campaign(self, &mut cluster);
+        if outcome.is_err() {
+            eprintln!("{}", cluster.log_tails());
+            scratch.keep();
+        }
+        outcome
+    }
+}
+
+fn campaign(plan: Plan, cluster: &mut Cluster<'_>) -> Result<()> {
+    let Plan { span, every_ms, mut prng, .. } = plan;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let receivers = runtime.block_on(Receivers::start(prng.next()))?;
     subscribe(&cluster.replicas[0], receivers.address)?;
     let producers = {
         let _inside = runtime.enter();
-        Producers::start(&cluster.addresses(), prng)
+        Producers::start(&cluster.addresses(), &mut prng)
     };
     let watch = Stopwatch::start();
     let mut kills = 0;
-    while watch.elapsed() < Duration::from_secs(args.seconds) {
-        clock::pause(Duration::from_millis(args.every / 2 + prng.below(args.every)));
+    while watch.elapsed() < span {
+        clock::pause(Duration::from_millis(every_ms / 2 + prng.below(every_ms)));
         let victim = usize::try_from(prng.below(cluster.replicas.len() as u64))?;
         cluster.kill(victim)?;
         clock::pause(Duration::from_millis(prng.pick(&[0, 300])));

@@ -147,6 +147,7 @@ pub(crate) fn short() -> Result<String> {
         timed(format!("without {}", sabotage.name()), plan)?;
     }
     told.push(gate::short(&mut services)?);
+    told.push(folds::short(&mut services)?);
     Ok(told.join(", "))
 }
 

@@ -6,7 +6,7 @@ use tidegate_core::time::Span;
 
 use super::super::bench::{Bench, PROJECT, START, draft, new_subscriber, room, statuses, submission};
 use super::{Case, bundle, carried, close, drain, named, open, quiet, terms, told, window};
-use crate::{Change, Group, NewSubscriber, SubscriberUpdate, UnitStatus};
+use crate::{Bundled, Change, Group, NewSubscriber, SubscriberUpdate, UnitStatus};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -305,13 +305,16 @@ async fn a_bundle_is_whole_and_in_order(mut bench: Bench) {
     let terms = window(1_000);
     bench.send([draft("1").saying("{\"id\":\"1\", \"é\": [1,  2]}").folded(subscriber, &terms, "a")]).await;
     let [row] = &open(&bench).await[..] else { panic!("it gathers") };
-    assert!(bench.store().bundle(row.no).await.unwrap().is_none(), "it is still open");
-    assert!(bench.store().bundle(row.no + 1_000).await.unwrap().is_none());
+    assert!(bench.store().bundle(row.no, usize::MAX).await.unwrap().is_none(), "it is still open");
+    assert!(bench.store().bundle(row.no + 1_000, usize::MAX).await.unwrap().is_none());
     bench.pass(400);
     bench.send([draft("2").folded(subscriber, &terms, "a")]).await;
     bench.pass(600);
     close(&bench).await;
     let job = bench.claim_one(subscriber).await;
+    let too_large = bench.store().bundle(row.no, 34).await.unwrap();
+    assert!(matches!(too_large, Some(Bundled::Larger(35))), "{too_large:?}");
+    assert!(matches!(bench.store().bundle(row.no, 35).await.unwrap(), Some(Bundled::Whole(_))));
     let bundle = bundle(&bench, &job).await;
     assert_eq!(bundle.events, ["{\"id\":\"1\", \"é\": [1,  2]}", "{\"id\":\"2\"}"]);
     assert_eq!((bundle.opened_at, bundle.closed_at), (START, bench.now));

@@ -21,7 +21,7 @@ use tidegate_core::time::Span;
 
 use super::bench::{Bench, Draft, PROJECT, claim};
 use super::{Case, named, retention};
-use crate::{Committed, Group, Seal, WindowFilter, WindowRow};
+use crate::{Bundled, Committed, Group, Seal, WindowFilter, WindowRow};
 
 pub(super) fn cases() -> Vec<Case> {
     [closing::cases(), lanes::cases(), restart::cases(), past::cases(), steer::cases(), keeping::cases()]
@@ -46,7 +46,7 @@ fn terms(mode: Mode) -> Terms {
 /// Into the window under this key, in the lane of this number if it is not 0.
 fn route(subscriber: SubscriberNo, terms: &Terms, key: &str, lane: Lane) -> Route {
     let terms = Arc::new(terms.clone());
-    let fold = Some(Box::new(Appending { key: key_of(key), terms, cancels: false }));
+    let fold = Some(Arc::new(Appending { key: key_of(key), terms, cancels: false }));
     Route { subscriber, lane: Some(lane).filter(|lane| *lane != 0), fold }
 }
 
@@ -68,7 +68,7 @@ impl Draft {
     /// What the subscriber's own rule says: it makes what gathered irrelevant.
     fn cancelling(mut self) -> Self {
         let fold = self.routes.last_mut().and_then(|route| route.fold.as_mut());
-        fold.expect("its last route folds").cancels = true;
+        Arc::make_mut(fold.expect("its last route folds")).cancels = true;
         self
     }
 }
@@ -86,7 +86,10 @@ async fn open(bench: &Bench) -> Vec<WindowRow> {
 
 async fn bundle(bench: &Bench, job: &Job) -> Bundle {
     let window = job.fold.expect("it is a fold");
-    bench.store().bundle(window).await.expect("the store works").expect("it has closed")
+    match bench.store().bundle(window, usize::MAX).await.expect("the store works") {
+        Some(Bundled::Whole(bundle)) => bundle,
+        other => panic!("it has closed, but: {other:?}"),
+    }
 }
 
 /// Why a window closed, and the ids of what it carries.

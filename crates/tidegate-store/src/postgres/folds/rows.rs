@@ -1,8 +1,6 @@
 //! What was decided about windows, as rows: one statement for all that changed, one for all that opened, one for their
 //! members, one for their deliveries.
 
-use std::collections::BTreeMap;
-
 use tidegate_core::fold::{Closing, Decided, Stage, Window};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
@@ -84,14 +82,15 @@ pub(super) async fn write(conn: &Conn, decided: &Decided, past: &[Option<i64>]) 
     if decided.is_empty() {
         return Ok(());
     }
-    let opened: BTreeMap<WindowNo, &str> = decided.opened.iter().map(|(no, text)| (*no, &**text)).collect();
+    // In the order of their numbers, as everybody locks them.
+    let mut there: Vec<&Window> = decided.changed().collect();
+    there.sort_unstable_by_key(|window| window.no);
     let mut known = Columns::default();
-    let there = decided.windows.values().filter(|window| !opened.contains_key(&window.no));
-    there.for_each(|window| known.push(window));
+    there.iter().for_each(|window| known.push(window));
     if !known.numbers.is_empty() {
         conn.execute(UPDATE, &known.values()).await?;
     }
-    insert_windows(conn, decided, &opened).await?;
+    insert_windows(conn, decided).await?;
     if decided.members.is_empty() {
         return Ok(());
     }
@@ -102,8 +101,8 @@ pub(super) async fn write(conn: &Conn, decided: &Decided, past: &[Option<i64>]) 
     Ok(())
 }
 
-async fn insert_windows(conn: &Conn, decided: &Decided, opened: &BTreeMap<WindowNo, &str>) -> Asked<()> {
-    let new: Vec<&Window> = opened.keys().filter_map(|no| decided.windows.get(no)).map(Box::as_ref).collect();
+async fn insert_windows(conn: &Conn, decided: &Decided) -> Asked<()> {
+    let (new, texts): (Vec<&Window>, Vec<&str>) = decided.opened().unzip();
     if new.is_empty() {
         return Ok(());
     }
@@ -116,7 +115,6 @@ async fn insert_windows(conn: &Conn, decided: &Decided, opened: &BTreeMap<Window
     let lanes: Vec<Option<Lane>> = new.iter().map(|window| window.lane).collect();
     let opened_at: Vec<i64> = new.iter().map(|window| window.opened_at.as_ms()).collect();
     let replays: Vec<bool> = new.iter().map(|window| window.replay).collect();
-    let texts: Vec<&str> = new.iter().filter_map(|window| opened.get(&window.no).copied()).collect();
     let terms: Vec<String> = new.iter().map(|window| window.terms.to_text()).collect();
     let mut values = columns.values().to_vec();
     let own: [&(dyn ToSql + Sync); 8] =

@@ -18,8 +18,8 @@ pub(in crate::postgres) struct Count {
 
 /// What the project's windows are now, as far as this transaction knows.
 pub(super) fn follow(tally: &mut Tally, decided: &Decided) {
-    let opened: BTreeSet<WindowNo> = decided.opened.iter().map(|(no, _)| *no).collect();
-    for window in decided.windows.values() {
+    let opened: BTreeSet<WindowNo> = decided.opened().map(|(window, _)| window.no).collect();
+    for window in decided.windows() {
         let Some(count) = tally.get_mut(&window.project) else { continue };
         let (is_new, stays) = (opened.contains(&window.no), window.takes_more());
         count.opened += usize::from(is_new);

@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 use super::Step;
 use crate::Sweep;
 use crate::postgres::db::{Asked, Values};
-use crate::postgres::{events, postings, rollups, terms};
+use crate::postgres::{events, keeping, postings, rollups};
 use crate::sweep::{ENDED_GRACE, METRICS_PER_STEP, before, next_walk};
 
 /// When objects were last gone through, and the oldest news of any that was left then.
@@ -136,13 +136,13 @@ impl Step<'_> {
         }
         let Some(next) = self.conn.row(NEXT_STATE, &[&state, &Kind::State.code()]).await? else {
             if !is_begin {
-                terms::set_number(self.conn, OBJECTS_WALKED, self.now.as_ms()).await?;
+                keeping::set_number(self.conn, OBJECTS_WALKED, self.now.as_ms()).await?;
                 self.objects_due().await?;
             }
             return Ok(Sweep::Rest);
         };
         if is_begin {
-            terms::set_number(self.conn, OBJECTS_OLDEST, self.now.as_ms()).await?;
+            keeping::set_number(self.conn, OBJECTS_OLDEST, self.now.as_ms()).await?;
         }
         let (next, term): (MetricNo, _) = (next.get(0), self.rollup_term(next.get(1)));
         let after = if next == state { after } else { "" };
@@ -152,8 +152,8 @@ impl Step<'_> {
 
     /// When it is time to go through them.
     async fn objects_due(&mut self) -> Asked<Timestamp> {
-        let oldest = terms::number(self.conn, OBJECTS_OLDEST).await?.unwrap_or(0);
-        let walked = terms::number(self.conn, OBJECTS_WALKED).await?.unwrap_or(0);
+        let oldest = keeping::number(self.conn, OBJECTS_OLDEST).await?.unwrap_or(0);
+        let walked = keeping::number(self.conn, OBJECTS_WALKED).await?.unwrap_or(0);
         let due = next_walk(walked, oldest, self.terms.rollups);
         if due > self.now {
             self.out.due_at(due);
@@ -186,8 +186,8 @@ impl Step<'_> {
         let forget = "DELETE FROM objects WHERE state = $1 AND object = ANY($2)";
         self.out.objects += self.conn.execute(forget, &[&metric, &forgotten]).await?;
         rollups::add(self.conn, &gone.into_delta().rises).await?;
-        if terms::number(self.conn, OBJECTS_OLDEST).await?.is_none_or(|known| oldest < known) {
-            terms::set_number(self.conn, OBJECTS_OLDEST, oldest).await?;
+        if keeping::number(self.conn, OBJECTS_OLDEST).await?.is_none_or(|known| oldest < known) {
+            keeping::set_number(self.conn, OBJECTS_OLDEST, oldest).await?;
         }
         Ok(rows.last().filter(|_| rows.len() == self.limit).map(|row| events::text(row, 0)))
     }

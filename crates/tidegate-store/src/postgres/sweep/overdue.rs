@@ -15,15 +15,16 @@ use super::periods::{HAS_OWN_TERM, NEEDED};
 use super::{PAST, Step};
 use crate::Sweep;
 use crate::postgres::db::Asked;
-use crate::postgres::terms;
+use crate::postgres::keeping;
 
 const OVERDUE: &str = "SELECT seq FROM events_overdue WHERE seq > $1 ORDER BY seq LIMIT $2";
-const OVERDUE_EVENTS: &str = "SELECT e.seq, e.accepted_at, t.no, t.keep_ms FROM events e
+const OVERDUE_EVENTS: &str =
+    "SELECT e.seq, e.accepted_at, greatest(e.accepted_at, e.time), t.no, t.keep_ms FROM events e
     LEFT JOIN event_terms t ON t.project = e.project AND t.source = e.source AND t.type = e.type
     WHERE e.seq = ANY($1)";
 const TERM: &str = "SELECT no, project, source, type, keep_ms, walked FROM event_terms
     WHERE no > $1 ORDER BY no LIMIT 1";
-const OLDEST_OF_TYPE: &str = "SELECT seq, accepted_at, source FROM events
+const OLDEST_OF_TYPE: &str = "SELECT seq, accepted_at, greatest(accepted_at, time), source FROM events
     WHERE project = $1 AND type = $2 AND seq > $3 ORDER BY seq LIMIT $4";
 
 /// A type whose events are kept for another time than the others.
@@ -39,7 +40,7 @@ struct Term {
 impl Step<'_> {
     /// What outlived its term, from the oldest on.
     pub(super) async fn remove_overdue(&mut self, after: Seq) -> Asked<Sweep> {
-        if let Some(walked) = terms::kept_walked(self.conn).await? {
+        if let Some(walked) = keeping::kept_walked(self.conn).await? {
             self.note_kept(walked).await?;
             return Ok(Sweep::Overdue(0));
         }
@@ -50,13 +51,12 @@ impl Step<'_> {
         let rows =
             if seqs.is_empty() { Vec::new() } else { self.conn.rows(OVERDUE_EVENTS, &[&seqs]).await? };
         for row in &rows {
-            let (seq, accepted) = (row.get(0), row.get(1));
-            let at = Timestamp::from_ms(accepted);
-            let at = at.plus(row.get::<_, Option<i64>>(3).map_or(self.terms.events, length));
+            let at = Timestamp::from_ms(row.get(1));
+            let at = at.plus(row.get::<_, Option<i64>>(4).map_or(self.terms.events, length));
             if at > self.now {
                 self.out.due_at(at);
             } else {
-                due.entry(row.get(2)).or_default().push((seq, accepted));
+                due.entry(row.get(3)).or_default().push((row.get(0), row.get(2)));
             }
         }
         for (term, due) in due {
@@ -80,7 +80,7 @@ impl Step<'_> {
         );
         let row = self.conn.only(&sql, &[&walked, &self.limit()]).await?;
         let go_on = row.get::<_, Option<Seq>>(1).filter(|_| row.get::<_, i64>(0) == self.limit());
-        terms::set_kept_walked(self.conn, go_on).await
+        keeping::set_kept_walked(self.conn, go_on).await
     }
 
     /// Type after type, for as long as a step may take.
@@ -111,15 +111,15 @@ impl Step<'_> {
         let rows = self.conn.rows(OLDEST_OF_TYPE, values).await?;
         let (mut walked, mut is_over, mut due) = (term.walked, rows.len() < limit, Vec::new());
         for row in &rows {
-            let (seq, accepted): (Seq, i64) = (row.get(0), row.get(1));
-            if row.get::<_, &[u8]>(2) == term.source {
-                let at = Timestamp::from_ms(accepted).plus(term.keep);
+            let seq = row.get(0);
+            if row.get::<_, &[u8]>(3) == term.source {
+                let at = Timestamp::from_ms(row.get(1)).plus(term.keep);
                 if at > self.now {
                     self.out.due_at(at);
                     is_over = true;
                     break;
                 }
-                due.push((seq, accepted));
+                due.push((seq, row.get(2)));
             }
             walked = seq;
         }
@@ -134,7 +134,7 @@ impl Step<'_> {
     }
 
     /// Removes those of these events that nothing needs, with their ids, and notes the others as overdue. Each stands with
-    /// when it was accepted; says when the newest of those was that are gone.
+    /// when it happened, or was accepted if that was later; says the latest of those that are gone.
     pub(super) async fn remove_unless_needed(
         &mut self,
         table: &str,
@@ -165,7 +165,7 @@ impl Step<'_> {
         );
         let removed: i64 = self.conn.client().query_one(&sql, &[&seqs]).await?.get(0);
         self.out.events += removed.unsigned_abs();
-        Ok(gone.iter().map(|(_, accepted)| *accepted).max())
+        Ok(gone.iter().map(|(_, newest)| *newest).max())
     }
 
     pub(super) async fn note_overdue(&self, seqs: &[Seq]) -> Asked<()> {
@@ -174,13 +174,13 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Remembers when what is gone was accepted.
-    async fn note_removed(&self, term: Option<i64>, accepted: Option<i64>) -> Asked<()> {
-        let (Some(no), Some(accepted)) = (term, accepted) else {
-            return terms::raise_swept_until(self.conn, accepted).await;
+    /// Remembers when the newest that is gone happened, or was accepted if that was later.
+    async fn note_removed(&self, term: Option<i64>, newest: Option<i64>) -> Asked<()> {
+        let (Some(no), Some(newest)) = (term, newest) else {
+            return keeping::raise_swept_until(self.conn, newest).await;
         };
         let sql = "UPDATE event_terms SET swept_until = greatest(swept_until, $2) WHERE no = $1";
-        self.conn.execute(sql, &[&no, &accepted]).await?;
+        self.conn.execute(sql, &[&no, &newest]).await?;
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use tokio_postgres::error::SqlState;
 use super::{PAST, Step};
 use crate::Sweep;
 use crate::postgres::db::{Asked, Fault};
-use crate::postgres::terms;
+use crate::postgres::keeping;
 
 /// Rows that are moved at most while everybody waits, and their bytes.
 pub(super) const MOVED_MAX: usize = 10_000;
@@ -54,7 +54,7 @@ pub(super) struct Needed {
     overdue: BTreeSet<Seq>,
     /// All deliveries up to this number have been looked at.
     mark: i64,
-    /// When the newest of the others was accepted.
+    /// When the newest of the others happened, or was accepted if that was later.
     newest: Option<i64>,
 }
 
@@ -146,13 +146,13 @@ impl Step<'_> {
     async fn thin(&mut self, table: &Table, after: Seq) -> Asked<Option<Seq>> {
         let name = name("events", table);
         let sql = format!(
-            "SELECT seq, accepted_at, {HAS_OWN_TERM} FROM {name} e WHERE seq > $1 ORDER BY seq LIMIT $2"
+            "SELECT seq, greatest(accepted_at, time), {HAS_OWN_TERM} FROM {name} e WHERE seq > $1 ORDER BY seq LIMIT $2"
         );
         let rows = self.conn.client().query(&sql, &[&after, &self.limit()]).await?;
         let due: Vec<(Seq, i64)> =
             rows.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| (row.get(0), row.get(1))).collect();
         let removed = self.remove_unless_needed(&name, &due).await?;
-        terms::raise_swept_until(self.conn, removed).await?;
+        keeping::raise_swept_until(self.conn, removed).await?;
         if rows.len() == self.limit {
             return Ok(rows.last().map(|row| row.get(0)));
         }
@@ -182,8 +182,8 @@ impl Step<'_> {
             "SELECT count(*), max(seq), array_agg(seq) FILTER (WHERE is_needed OR has_own),
                 coalesce(sum(bytes) FILTER (WHERE is_needed OR has_own), 0)::bigint,
                 array_agg(seq) FILTER (WHERE is_needed AND NOT has_own),
-                max(accepted_at) FILTER (WHERE NOT is_needed AND NOT has_own)
-             FROM (SELECT seq, accepted_at, octet_length(body) AS bytes, {NEEDED} AS is_needed, {HAS_OWN_TERM} AS has_own
+                max(newest) FILTER (WHERE NOT is_needed AND NOT has_own)
+             FROM (SELECT seq, greatest(accepted_at, time) AS newest, octet_length(body) AS bytes, {NEEDED} AS is_needed, {HAS_OWN_TERM} AS has_own
                 FROM {} e WHERE seq > $1 ORDER BY seq LIMIT $2) e",
             name("events", table)
         );
@@ -245,7 +245,7 @@ impl Step<'_> {
             let put_back = format!("INSERT INTO events SELECT * FROM {name} WHERE seq = ANY($1)");
             self.conn.client().execute(&put_back, &[&seqs]).await?;
             self.note_overdue(&needed.overdue.into_iter().collect::<Vec<_>>()).await?;
-            terms::raise_swept_until(self.conn, needed.newest).await?;
+            keeping::raise_swept_until(self.conn, needed.newest).await?;
             self.conn.execute("DELETE FROM periods_kept WHERE period = $1", &[&table.period]).await?;
             Ok(())
         })

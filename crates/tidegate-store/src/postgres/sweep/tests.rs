@@ -21,7 +21,7 @@ use crate::conformance::bench::{Bench, PROJECT, draft, statuses};
 use crate::postgres::connect::Target;
 use crate::postgres::db::{Conn, Pool};
 use crate::postgres::{Periods, PostgresStore, Terms, audit, remove, replay};
-use crate::{Change, Replay, Store, Sweep, Swept, UnitStatus};
+use crate::{Bundled, Change, Replay, Store, Sweep, Swept, UnitStatus};
 
 /// Of the numbers of a period.
 const BITS: u32 = 32;
@@ -292,7 +292,7 @@ fn into_lane(subscriber: SubscriberNo) -> Route {
         payload: Payload::Full,
     };
     let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
-    Route { subscriber, lane: Some(7), fold: Some(Box::new(appending)) }
+    Route { subscriber, lane: Some(7), fold: Some(Arc::new(appending)) }
 }
 
 /// Two events that were delivered long ago, of which the second is sent again and waits in a lane, in a fold that takes more.
@@ -322,8 +322,9 @@ async fn replay_of(bench: &Bench, job: &Job) -> Replay {
 async fn check_fold(bench: &Bench, subscriber: SubscriberNo) {
     bench.audit().await;
     let job = bench.claim_one(subscriber).await;
-    let bundle = bench.store().bundle(job.fold.expect("it is a fold")).await.unwrap();
-    assert_eq!(bundle.expect("it has closed").events.len(), 2);
+    let bundled = bench.store().bundle(job.fold.expect("it is a fold"), usize::MAX).await.unwrap();
+    let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
+    assert_eq!(bundle.events.len(), 2);
 }
 
 /// It joins a fold that is older than retention's look: only what joined since tells of it.

@@ -13,16 +13,17 @@ use tidegate_core::time::Timestamp;
 
 use super::Step;
 use crate::Sweep;
-use crate::sqlite::terms;
+use crate::sqlite::keeping;
 
 pub(in crate::sqlite) const OLDEST_EVENTS: &str =
-    "SELECT e.seq, e.accepted_at, t.no IS NOT NULL FROM events e
+    "SELECT e.seq, e.accepted_at, max(e.accepted_at, e.time), t.no IS NOT NULL FROM events e
     LEFT JOIN event_terms t ON t.project = e.project AND t.source = e.source AND t.type = e.type
     WHERE e.seq > ?1 AND e.seq <= ?2 ORDER BY e.seq LIMIT ?3";
-pub(in crate::sqlite) const OLDEST_OF_TYPE: &str = "SELECT seq, accepted_at, source FROM events
+pub(in crate::sqlite) const OLDEST_OF_TYPE: &str =
+    "SELECT seq, accepted_at, max(accepted_at, time), source FROM events
     WHERE project = ?1 AND type = ?2 AND seq > ?3 AND seq <= ?4 ORDER BY seq LIMIT ?5";
 pub(in crate::sqlite) const OVERDUE: &str =
-    "SELECT o.seq, e.accepted_at, t.no, t.keep_ms FROM events_overdue o
+    "SELECT o.seq, e.accepted_at, max(e.accepted_at, e.time), t.no, t.keep_ms FROM events_overdue o
     LEFT JOIN events e ON e.seq = o.seq
     LEFT JOIN event_terms t ON t.project = e.project AND t.source = e.source AND t.type = e.type
     WHERE o.seq > ?1 ORDER BY o.seq LIMIT ?2";
@@ -45,12 +46,13 @@ struct Term {
 impl Step<'_> {
     /// What outlived its term, from the oldest on.
     pub(super) fn remove_overdue(&mut self, after: Seq) -> rusqlite::Result<Sweep> {
-        type Row = (Seq, Option<i64>, Option<i64>, Option<i64>);
+        type Row = (Seq, Option<(i64, i64)>, Option<i64>, Option<i64>);
         let rows: Vec<Row> = self.rows(OVERDUE, params![after, self.limit as i64], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            let times = row.get::<_, Option<i64>>(1)?.zip(row.get(2)?);
+            Ok((row.get(0)?, times, row.get(3)?, row.get(4)?))
         })?;
-        for (seq, accepted, term, keep_ms) in &rows {
-            if let Some(accepted) = accepted {
+        for (seq, times, term, keep_ms) in &rows {
+            if let Some((accepted, newest)) = times {
                 let due = Timestamp::from_ms(*accepted).plus(keep_ms.map_or(self.terms.events, length));
                 if due > self.now {
                     self.out.due_at(due);
@@ -61,7 +63,7 @@ impl Step<'_> {
                     continue;
                 }
                 self.remove_event(*seq)?;
-                self.note_removed(*term, Some(*accepted))?;
+                self.note_removed(*term, Some(*newest))?;
             }
             self.conn.prepare_cached("DELETE FROM events_overdue WHERE seq = ?1")?.execute([seq])?;
             self.has_written = true;
@@ -91,10 +93,10 @@ impl Step<'_> {
     fn remove_of_type(&mut self, term: &Term, limit: usize) -> rusqlite::Result<(usize, bool)> {
         let until = self.observed()?;
         let values = params![term.project, term.type_name, term.walked, until, limit as i64];
-        let rows: Vec<(Seq, i64, String)> =
-            self.rows(OLDEST_OF_TYPE, values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let rows: Vec<(Seq, i64, i64, String)> = self
+            .rows(OLDEST_OF_TYPE, values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
         let (mut walked, mut is_over, mut removed) = (term.walked, rows.len() < limit, None);
-        for (seq, accepted, source) in &rows {
+        for (seq, accepted, newest, source) in &rows {
             if *source == term.source {
                 let due = Timestamp::from_ms(*accepted).plus(term.keep);
                 if due > self.now {
@@ -103,7 +105,7 @@ impl Step<'_> {
                     break;
                 }
                 if self.remove_unless_needed(*seq)? {
-                    removed = removed.max(Some(*accepted));
+                    removed = removed.max(Some(*newest));
                 }
             }
             walked = *seq;
@@ -120,13 +122,13 @@ impl Step<'_> {
 
     /// All others, from where the last step came to. A type that lost its own term sends it back to the beginning.
     pub(super) fn remove_events(&mut self) -> rusqlite::Result<Sweep> {
-        let (before, until) = (terms::walked(self.conn)?, self.observed()?);
-        let rows: Vec<(Seq, i64, bool)> =
+        let (before, until) = (keeping::walked(self.conn)?, self.observed()?);
+        let rows: Vec<(Seq, i64, i64, bool)> =
             self.rows(OLDEST_EVENTS, params![before, until, self.limit as i64], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
         let (mut walked, mut is_over, mut removed) = (before, rows.len() < self.limit, None);
-        for (seq, accepted, has_own_term) in &rows {
+        for (seq, accepted, newest, has_own_term) in &rows {
             if !has_own_term {
                 let due = Timestamp::from_ms(*accepted).plus(self.terms.events);
                 if due > self.now {
@@ -135,13 +137,13 @@ impl Step<'_> {
                     break;
                 }
                 if self.remove_unless_needed(*seq)? {
-                    removed = removed.max(Some(*accepted));
+                    removed = removed.max(Some(*newest));
                 }
             }
             walked = *seq;
         }
         if walked > before {
-            terms::set_walked(self.conn, walked)?;
+            keeping::set_walked(self.conn, walked)?;
             self.has_written = true;
         }
         self.note_removed(None, removed)?;
@@ -181,7 +183,7 @@ impl Step<'_> {
 
     fn remove_event(&mut self, seq: Seq) -> rusqlite::Result<()> {
         self.conn.prepare_cached("DELETE FROM events WHERE seq = ?1")?.execute([seq])?;
-        self.conn.prepare_cached("DELETE FROM members WHERE event = ?1")?.execute([seq])?;
+        self.conn.prepare_cached("DELETE FROM members_apart WHERE event = ?1")?.execute([seq])?;
         self.out.events += 1;
         Ok(())
     }
@@ -191,13 +193,13 @@ impl Step<'_> {
         self.out.due_at(self.now.plus(self.terms.events / 100));
     }
 
-    /// Remembers when what is gone was accepted.
-    fn note_removed(&self, term: Option<i64>, accepted: Option<i64>) -> rusqlite::Result<()> {
-        let (Some(no), Some(accepted)) = (term, accepted) else {
-            return if accepted.is_some() { terms::raise_swept_until(self.conn, accepted) } else { Ok(()) };
+    /// Remembers when the newest that is gone happened, or was accepted if that was later.
+    fn note_removed(&self, term: Option<i64>, newest: Option<i64>) -> rusqlite::Result<()> {
+        let (Some(no), Some(newest)) = (term, newest) else {
+            return if newest.is_some() { keeping::raise_swept_until(self.conn, newest) } else { Ok(()) };
         };
         let sql = "UPDATE event_terms SET swept_until = max(coalesce(swept_until, ?2), ?2) WHERE no = ?1";
-        self.conn.prepare_cached(sql)?.execute([no, accepted])?;
+        self.conn.prepare_cached(sql)?.execute([no, newest])?;
         Ok(())
     }
 }

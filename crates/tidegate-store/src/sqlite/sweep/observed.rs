@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 
 use super::Step;
 use crate::Sweep;
-use crate::sqlite::{postings, rollups, terms};
+use crate::sqlite::{keeping, postings, rollups};
 use crate::sweep::{ENDED_GRACE, METRICS_PER_STEP, before, next_walk};
 
 /// When objects were last gone through, and the oldest news of any that was left then.
@@ -161,14 +161,14 @@ impl Step<'_> {
             .optional()?;
         let Some((next, keep_ms)) = next else {
             if !is_begin {
-                terms::set_number(self.conn, OBJECTS_WALKED, self.now.as_ms())?;
+                keeping::set_number(self.conn, OBJECTS_WALKED, self.now.as_ms())?;
                 self.has_written = true;
                 self.objects_due()?;
             }
             return Ok(Sweep::Rest);
         };
         if is_begin {
-            terms::set_number(self.conn, OBJECTS_OLDEST, self.now.as_ms())?;
+            keeping::set_number(self.conn, OBJECTS_OLDEST, self.now.as_ms())?;
             self.has_written = true;
         }
         let after = if next == state { after } else { "" };
@@ -179,8 +179,8 @@ impl Step<'_> {
 
     /// When it is time to go through them.
     fn objects_due(&mut self) -> rusqlite::Result<Timestamp> {
-        let oldest = terms::number(self.conn, OBJECTS_OLDEST)?.unwrap_or(0);
-        let walked = terms::number(self.conn, OBJECTS_WALKED)?.unwrap_or(0);
+        let oldest = keeping::number(self.conn, OBJECTS_OLDEST)?.unwrap_or(0);
+        let walked = keeping::number(self.conn, OBJECTS_WALKED)?.unwrap_or(0);
         let due = next_walk(walked, oldest, self.terms.rollups);
         if due > self.now {
             self.out.due_at(due);
@@ -224,8 +224,8 @@ impl Step<'_> {
     }
 
     fn note_oldest(&mut self, oldest: i64) -> rusqlite::Result<()> {
-        if terms::number(self.conn, OBJECTS_OLDEST)?.is_none_or(|known| oldest < known) {
-            terms::set_number(self.conn, OBJECTS_OLDEST, oldest)?;
+        if keeping::number(self.conn, OBJECTS_OLDEST)?.is_none_or(|known| oldest < known) {
+            keeping::set_number(self.conn, OBJECTS_OLDEST, oldest)?;
             self.has_written = true;
         }
         Ok(())

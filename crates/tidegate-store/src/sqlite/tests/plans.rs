@@ -9,7 +9,7 @@ use tidegate_core::delivery::Status;
 use super::{check_golden, open};
 use crate::conformance::Scratch;
 use crate::sqlite::{
-    LAST_NO, dedupe, deliveries, events, jobs, lanes, quarantine, read, run, sweep, windows, writer,
+    LAST_NO, dedupe, deliveries, events, folds, jobs, lanes, quarantine, read, run, sweep, windows, writer,
 };
 use crate::{DeliveryFilter, EventFilter};
 
@@ -64,6 +64,11 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: ended windows", sweep::REMOVE_ENDED.to_owned()),
         ("retention: oldest ended window", sweep::OLDEST_ENDED.to_owned()),
         ("windows", windows::LIST.to_owned()),
+        ("windows: members in a row", windows::IN_A_ROW.to_owned()),
+        ("windows: one member", windows::ONE.to_owned()),
+        ("windows: one member apart", windows::ONE_APART.to_owned()),
+        ("trace: windows", windows::joined_sql()),
+        ("windows: members since", folds::SINCE.to_owned()),
         ("deliveries", read::list_sql(&DeliveryFilter::default())),
         ("deliveries of a subscriber", read::list_sql(&of_one)),
         ("deliveries, exhausted", read::list_sql(&exhausted)),

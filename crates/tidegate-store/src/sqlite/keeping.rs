@@ -9,7 +9,8 @@ use crate::TypeName;
 /// Project, service and type.
 type Name<'a> = (ProjectNo, &'a str, &'a str);
 
-/// When the newest event was accepted of those that are gone, types with terms of their own aside.
+/// When the newest event happened of those that are gone, or was accepted if that was later; types with terms of their own
+/// aside.
 const SWEPT_UNTIL: &str = "swept_until";
 /// Events up to here are gone, or overdue, or of types with terms of their own.
 const WALKED: &str = "events_walked";
@@ -61,7 +62,7 @@ pub(super) fn raise_swept_until(conn: &Connection, swept_until: Option<i64>) -> 
     set_number(conn, SWEPT_UNTIL, new)
 }
 
-/// Events of a type that were accepted later than this are all there.
+/// Events of a type that happened, or were accepted, later than this are all there.
 pub(super) fn kept_since(conn: &Connection, of: &TypeName) -> rusqlite::Result<Option<Timestamp>> {
     let own = "SELECT swept_until FROM event_terms WHERE project = ?1 AND source = ?2 AND type = ?3";
     let own: Option<Option<i64>> = conn
