@@ -2,10 +2,12 @@
 //!
 //! Events go after a while, but never while a delivery needs them. Finished deliveries go later. What could not be
 //! delivered is kept longest, then ends visibly as expired and is kept as long as other finished ones. Look-up keys are
-//! kept at least as long as their events, so an id stays known for `events` at least.
+//! kept at least as long as their events, so an id stays known for `events` at least. What was counted outlives the events
+//! by far. A declared type may have a term of its own for its events, and a metric one for what it has counted.
 
 use std::time::Duration;
 
+use crate::observe::Grain;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -21,18 +23,20 @@ pub struct Retention {
     pub deliveries: Duration,
     /// Exhausted deliveries, from their end; held ones, from when they were held.
     pub undelivered: Duration,
+    /// What was counted, from the end of its bucket, and objects that nobody speaks of; short buckets go sooner.
+    pub rollups: Duration,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events: 7 * DAY, deliveries: 30 * DAY, undelivered: 30 * DAY }
+        Self { events: 7 * DAY, deliveries: 30 * DAY, undelivered: 30 * DAY, rollups: 400 * DAY }
     }
 }
 
 impl Retention {
-    /// Whatever happens from now on, nothing of it is due sooner than this.
+    /// Whatever happens from now on, nothing of it is due sooner than this, unless its type or metric says so.
     pub fn shortest(&self) -> Duration {
-        self.events.min(self.deliveries).min(self.undelivered)
+        self.events.min(self.deliveries).min(self.undelivered).min(Grain::S5.kept(self.rollups))
     }
 
     /// The least time between two rounds: what became due meanwhile goes together.
@@ -63,7 +67,12 @@ mod tests {
         assert_eq!(Retention::default().round_every(), ROUND_EVERY.1);
         let short = Retention { events: Duration::from_secs(2), ..Retention::default() };
         assert_eq!((short.shortest(), short.round_every()), (Duration::from_secs(2), ROUND_EVERY.0));
-        let long = Retention { events: 900 * DAY, deliveries: 900 * DAY, undelivered: 900 * DAY };
+        let long = Retention {
+            events: 900 * DAY,
+            deliveries: 900 * DAY,
+            undelivered: 900 * DAY,
+            rollups: 900 * DAY,
+        };
         assert_eq!(long.round_every(), ROUND_EVERY.1);
     }
 }

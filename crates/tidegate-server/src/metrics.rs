@@ -284,6 +284,7 @@ impl Metrics {
         self.events_removed.inc_by(swept.events);
         self.deliveries_removed.inc_by(swept.deliveries);
         self.deliveries_expired.inc_by(swept.expired);
+        self.observing.swept(swept);
         if swept.next.is_none() {
             self.oldest_event.set(swept.oldest_event.map_or(0, Timestamp::as_seconds));
         }

@@ -148,6 +148,8 @@ pub struct RetentionSection {
     pub deliveries: Option<Span>,
     /// What could not be delivered.
     pub undelivered: Option<Span>,
+    /// What was counted.
+    pub rollups: Option<Span>,
 }
 
 /// How log lines look.
@@ -260,6 +262,7 @@ impl File {
                 events: over.retention.events.or(self.retention.events),
                 deliveries: over.retention.deliveries.or(self.retention.deliveries),
                 undelivered: over.retention.undelivered.or(self.retention.undelivered),
+                rollups: over.retention.rollups.or(self.retention.rollups),
             },
             observe: self.observe.overridden_by(over.observe),
         }
@@ -400,7 +403,8 @@ fn retention(section: RetentionSection) -> Result<Retention, Unsettled> {
                 .to_owned(),
         ));
     }
-    Ok(Retention { events, deliveries, undelivered })
+    let rollups = term("rollups", section.rollups, defaults.rollups)?;
+    Ok(Retention { events, deliveries, undelivered, rollups })
 }
 
 fn policy(allow: &[String]) -> Result<Policy, Unsettled> {

@@ -284,6 +284,8 @@ pub enum Change {
         definition: String,
         /// What is counted of it.
         metrics: Vec<Spec>,
+        /// How long its events are kept, in milliseconds; absent: as long as all others.
+        keep_ms: Option<i64>,
     },
     /// Takes a type back.
     DeleteType {

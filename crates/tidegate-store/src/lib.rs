@@ -49,7 +49,7 @@ pub use job::{
 };
 pub use observe::{
     Advance, BackfillRow, Buckets, Flush, Mark, Metric, NewBackfill, Recount, Recounted, Recounter, Rollups,
-    Search, Slice, TypeVersion, ValueFilter,
+    Search, Slice, TypeName, TypeVersion, ValueFilter,
 };
 pub use read::{
     AttemptRow, Backlog, DeliveryFilter, DeliveryRow, EventFilter, EventRow, Page, Picked, QuarantineFilter,
@@ -173,6 +173,8 @@ pub trait Store: Send + Sync + 'static {
     }
     /// Hands every observed event of a type to somebody who counts again, and says what was counted; all as of one instant.
     async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted>;
+    /// Events of a type that happened, or were accepted, later than this are all still there; absent: all that ever came.
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>>;
     /// What a metric has counted in these buckets.
     async fn rollups(&self, metric: MetricNo, buckets: Vec<Buckets>) -> Result<Rollups>;
 
@@ -195,7 +197,8 @@ pub trait Store: Send + Sync + 'static {
     async fn jobs_running(&self) -> Result<Vec<JobNo>>;
 
     /// One step of a round of retention, looking at `limit` rows at most: what has been kept long enough expires or goes.
-    /// Nothing is removed that a delivery which may still be sent needs, and no number is ever used again.
+    /// Nothing is removed that a delivery which may still be sent needs, no event that has not been observed while there
+    /// is any metric, and no number is ever used again.
     async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept>;
 
     /// Events, newest first.

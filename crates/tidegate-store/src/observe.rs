@@ -14,6 +14,17 @@ use crate::{Error, EventFilter, EventRow, Result};
 /// A metric of a declared type: what it is, what it is called, and its number.
 pub type Metric = (Kind, String, MetricNo);
 
+/// Which type of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeName {
+    /// Whose.
+    pub project: ProjectNo,
+    /// Their source.
+    pub service: String,
+    /// Their type.
+    pub type_name: String,
+}
+
 /// A declared type as it was from one version on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeVersion {
@@ -172,7 +183,7 @@ pub struct Recount {
     pub range: (i64, i64),
     /// Whose rollups are read.
     pub metrics: Vec<MetricNo>,
-    /// Whose objects are counted, state by state.
+    /// Whose objects are counted, state by state, and all of whose weeks are read.
     pub states: Vec<MetricNo>,
 }
 
@@ -190,6 +201,8 @@ pub trait Recounter: Send {
 pub struct Recounted {
     /// Who counted.
     pub recounter: Box<dyn Recounter>,
+    /// Events that happened later than this are all there; absent: all that ever came.
+    pub kept_since: Option<Timestamp>,
     /// All that each metric has counted in the range.
     pub rollups: Vec<(MetricNo, Rollups)>,
     /// How many objects are in each state.
@@ -201,6 +214,14 @@ impl Recount {
     pub(crate) fn buckets(&self) -> Vec<Buckets> {
         let (from, to) = self.range;
         Grain::ALL.map(|grain| Buckets { grain, from, to }).to_vec()
+    }
+
+    /// All weeks there are: the count of objects in a state is the sum of everything before.
+    pub(crate) const WEEKS: Buckets = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+
+    pub(crate) fn name(&self) -> TypeName {
+        let (service, type_name) = (self.service.clone(), self.type_name.clone());
+        TypeName { project: self.project, service, type_name }
     }
 }
 

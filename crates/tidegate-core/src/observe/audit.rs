@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::grain::Grain;
+use super::kept::Kept;
 use super::page::{self, Torn};
 use super::slab::{Cell, Key, Rise};
 use crate::id::KeyNo;
@@ -42,7 +43,7 @@ const TOLD_MAX: usize = 100;
 /// Where a cell stands.
 type Place = (Grain, i64, KeyNo);
 
-/// Compares what the events of a metric add up to with what is stored, in buckets that lie within the range.
+/// Compares what the events of a metric add up to with what is stored, in buckets that lie within the range and are kept.
 ///
 /// Keys that found no number of their own were counted as `(other)`. Which ones depends on the order in which they came,
 /// so where there is such a cell only the sum over all keys of its bucket is compared.
@@ -51,8 +52,10 @@ pub fn compare(
     keys: &[(KeyNo, Key)],
     pages: &[(Grain, i64, Vec<u8>)],
     (from, to): (i64, i64),
+    kept: &Kept,
 ) -> Result<Comparison, Torn> {
-    let is_within = |grain: Grain, bucket: i64| bucket >= from && bucket + grain.length_ms() <= to;
+    let is_within =
+        |grain: Grain, bucket: i64| bucket >= from.max(kept.since(grain)) && bucket + grain.length_ms() <= to;
     let numbers: BTreeMap<&str, KeyNo> = keys.iter().map(|(no, key)| (&**key, *no)).collect();
     let mut cells: BTreeMap<Place, [Option<Cell>; 2]> = BTreeMap::new();
     for rise in expected.iter().filter(|rise| is_within(rise.grain, rise.bucket)) {
@@ -122,11 +125,16 @@ fn events(cell: &Cell) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metric::Kind;
     use super::super::slab::Slab;
     use super::*;
     use crate::time::Timestamp;
 
     const ALL: (i64, i64) = (i64::MIN, i64::MAX);
+
+    fn all() -> Kept {
+        Kept::everything(Timestamp::from_ms(0))
+    }
 
     fn rises(keys: &[&str]) -> Vec<Rise> {
         let mut slab = Slab::new(7);
@@ -157,32 +165,44 @@ mod tests {
     #[test]
     fn what_is_right_agrees_and_what_is_not_is_told() {
         let (events, keys) = (rises(&["a", "b", "a"]), keys(&["a", "b"]));
-        let right = compare(&events, &keys, &stored(&events, &keys), ALL).expect("fine");
+        let right = compare(&events, &keys, &stored(&events, &keys), ALL, &all()).expect("fine");
         assert_eq!((right.count, right.cells), (0, 3 + 5 * 2));
         let twice = rises(&["a", "b", "a", "b"]);
-        let wrong = compare(&events, &keys, &stored(&twice, &keys), ALL).expect("fine");
+        let wrong = compare(&events, &keys, &stored(&twice, &keys), ALL, &all()).expect("fine");
         assert_eq!(wrong.count, 6, "one in each length of bucket: {:?}", wrong.differences);
         let week = wrong.differences.last().expect("some");
         assert_eq!((week.expected, week.counted, week.key.as_deref()), (1, 2, Some("b")));
-        let missing = compare(&events, &keys, &[], ALL).expect("fine");
+        let missing = compare(&events, &keys, &[], ALL, &all()).expect("fine");
         assert_eq!(missing.count, missing.cells);
     }
 
     #[test]
     fn buckets_that_reach_out_of_the_range_are_left_out() {
         let (events, keys) = (rises(&["a"]), keys(&["a"]));
-        let found = compare(&events, &keys, &[], (0, 60_000)).expect("fine");
+        let found = compare(&events, &keys, &[], (0, 60_000), &all()).expect("fine");
         assert_eq!(found.differences.iter().map(|d| d.grain).collect::<Vec<_>>(), [Grain::S5, Grain::M1]);
     }
 
     #[test]
     fn where_keys_had_no_room_the_sum_counts() {
         let (events, keys) = (rises(&["a", "b", "c"]), keys(&["a"]));
-        let right = compare(&events, &keys, &stored(&events, &keys), ALL).expect("fine");
+        let right = compare(&events, &keys, &stored(&events, &keys), ALL, &all()).expect("fine");
         assert_eq!(right.count, 0);
         let short = rises(&["a", "b"]);
-        let wrong = compare(&events, &keys, &stored(&short, &keys), ALL).expect("fine");
+        let wrong = compare(&events, &keys, &stored(&short, &keys), ALL, &all()).expect("fine");
         assert_eq!(wrong.count, 6);
         assert!(wrong.differences.iter().all(|difference| difference.key.is_none()));
+    }
+
+    #[test]
+    fn buckets_that_are_no_longer_kept_are_not_missed() {
+        let events = rises(&["a", "b"]);
+        let now = Timestamp::from_ms(9 * Grain::D1.length_ms());
+        let kept = Kept::new(Kind::Counter, std::time::Duration::from_hours(24 * 400), now);
+        let longer: Vec<Rise> = events.iter().filter(|rise| rise.grain != Grain::S5).cloned().collect();
+        let keys = [(1, Key::from("a")), (2, Key::from("b"))];
+        let found = compare(&events, &keys, &stored(&longer, &keys), ALL, &kept).expect("fine");
+        assert_eq!(found.count, 0, "{found:?}");
+        assert!(compare(&events, &keys, &stored(&longer, &keys), ALL, &all()).expect("fine").count > 0);
     }
 }

@@ -210,6 +210,11 @@ impl Term {
     pub fn length(&self) -> Duration {
         self.length
     }
+
+    /// The same as the store keeps it.
+    pub fn length_ms(&self) -> i64 {
+        i64::try_from(self.length.as_millis()).unwrap_or(i64::MAX)
+    }
 }
 
 impl Serialize for Term {
@@ -297,7 +302,7 @@ pub fn state_name(object: &str, attribute: &Path) -> String {
 }
 
 fn shared(kind: Kind, name: String) -> Spec {
-    Spec { kind, name, shape: String::new(), keys_max: METRIC_KEYS_DEFAULT }
+    Spec { kind, name, shape: String::new(), keys_max: METRIC_KEYS_DEFAULT, keep_ms: None }
 }
 
 impl Counter {
@@ -313,7 +318,9 @@ impl Counter {
             shape["sum"] = sum.as_str().into();
         }
         let keys_max = self.keys_max.unwrap_or(METRIC_KEYS_DEFAULT);
-        Spec { kind: Kind::Counter, name: name.to_owned(), shape: canonical(&shape), keys_max }
+        let (name, shape) = (name.to_owned(), canonical(&shape));
+        let keep_ms = self.retention.as_ref().map(Term::length_ms);
+        Spec { kind: Kind::Counter, name, shape, keys_max, keep_ms }
     }
 }
 
@@ -326,7 +333,9 @@ impl Histogram {
             "value": self.value.clone().unwrap_or_default(),
         });
         let keys_max = self.keys_max.unwrap_or(METRIC_KEYS_DEFAULT);
-        Spec { kind: Kind::Histogram, name: name.to_owned(), shape: canonical(&shape), keys_max }
+        let (name, shape) = (name.to_owned(), canonical(&shape));
+        let keep_ms = self.retention.as_ref().map(Term::length_ms);
+        Spec { kind: Kind::Histogram, name, shape, keys_max, keep_ms }
     }
 }
 

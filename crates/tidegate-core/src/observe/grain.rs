@@ -4,12 +4,20 @@
 //! one before it, so that a coarser rollup is the sum of finer ones.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::time::Timestamp;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 /// The first Monday after the epoch, which was a Thursday.
 const MONDAY_MS: i64 = 4 * DAY_MS;
+
+/// Short buckets are many, and soon nobody asks for them: a week and a day to look back at, for five seconds.
+const S5_KEPT: Duration = Duration::from_hours(8 * 24);
+/// A month and some days, for minutes.
+const M1_KEPT: Duration = Duration::from_hours(35 * 24);
+/// A quarter and some days, for five minutes.
+const M5_KEPT: Duration = Duration::from_hours(100 * 24);
 
 /// The length of a bucket. Weeks begin on Monday, everything in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +66,21 @@ impl Grain {
             Self::D1 => DAY_MS,
             Self::D7 => 7 * DAY_MS,
         }
+    }
+
+    /// How long its buckets are kept of a metric that is kept for a term: longer ones for all of it.
+    pub fn kept(self, term: Duration) -> Duration {
+        match self {
+            Self::S5 => term.min(S5_KEPT),
+            Self::M1 => term.min(M1_KEPT),
+            Self::M5 => term.min(M5_KEPT),
+            Self::H1 | Self::D1 | Self::D7 => term,
+        }
+    }
+
+    /// The next longer one.
+    pub fn longer(self) -> Option<Self> {
+        Self::from_base(self).get(1).copied()
     }
 
     /// When the bucket of an instant begins, in milliseconds.

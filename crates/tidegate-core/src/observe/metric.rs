@@ -59,4 +59,6 @@ pub struct Spec {
     pub shape: String,
     /// How many keys of its own it may have; the rest are counted as `(other)`.
     pub keys_max: u32,
+    /// How long its rollups are kept, in milliseconds; absent: as long as the installation says.
+    pub keep_ms: Option<i64>,
 }

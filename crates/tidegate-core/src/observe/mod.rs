@@ -15,6 +15,7 @@ mod extract;
 #[cfg(test)]
 mod extract_tests;
 mod grain;
+mod kept;
 mod metric;
 pub mod page;
 mod pick;
@@ -39,6 +40,7 @@ pub use definition::{
 };
 pub use extract::{Extractor, NONE, Sighting};
 pub use grain::Grain;
+pub use kept::Kept;
 pub use metric::{Kind, Spec};
 pub use sketch::{Accuracy, Sketch, fixed};
 pub use slab::{Cell, Delta, Key, Posting, Rise, Sight, Slab};

@@ -157,6 +157,11 @@ impl Policy {
     }
 }
 
+/// The key under which objects in a state are counted.
+pub fn counted_as(value: &str) -> Key {
+    key(&[value])
+}
+
 fn key(states: &[&str]) -> Key {
     serde_json::to_string(states).expect("texts are always JSON").into()
 }

@@ -14,7 +14,7 @@ use tidegate_core::id::{MetricNo, ProjectNo};
 use tidegate_core::limits::AUDIT_CELLS_MAX;
 use tidegate_core::observe::audit::{Comparison, Difference, compare};
 use tidegate_core::observe::page::{CellRef, cells};
-use tidegate_core::observe::{Grain, Kind, Rise, Slab, Switches};
+use tidegate_core::observe::{Grain, Kept, Kind, Rise, Slab, Switches};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{BackfillRow, EventRow, Metric, Recount, Recounted, Recounter, Rollups};
 
@@ -59,11 +59,12 @@ pub(super) async fn run(
         service: asked.service,
         type_name: asked.type_name,
         range,
-        metrics: [&counted[..], &states].concat(),
+        metrics: counted,
         states,
     };
     app.pipeline.observe.catch_up().await?;
-    let Recounted { recounter, rollups, objects } = app.parts.store.recount(recount, Box::new(again)).await?;
+    let recounted = app.parts.store.recount(recount, Box::new(again)).await?;
+    let Recounted { recounter, kept_since, rollups, objects } = recounted;
     let again = recounter.into_any().downcast::<Again>().expect("it was lent");
     if again.is_full {
         let detail =
@@ -73,10 +74,22 @@ pub(super) async fn run(
     let events = again.events;
     let mut found =
         Found { expected: again.expected(), rollups, objects, metrics: Vec::new(), differences: Vec::new() };
-    found.compare(&event_type, range)?;
+    // What happened before may have lost some of its events.
+    let since = kept_since.map_or(i64::MIN, |at| at.as_ms() + 1);
+    found.compare(&event_type, (range.0.max(since), range.1), |kind, name| {
+        app.kept(&event_type, kind, name)
+    })?;
     let agrees = found.differences.is_empty();
     let answer = json!({ "events": events, "agrees": agrees, "metrics": found.metrics, "differences": found.differences });
     Ok(json_answer(StatusCode::OK, &answer))
+}
+
+impl App {
+    /// What of a metric is kept now.
+    fn kept(&self, event_type: &EventType, kind: Kind, name: &str) -> Kept {
+        let own = event_type.definition.observing.retention(kind, name);
+        Kept::new(kind, own.unwrap_or(self.parts.retention.rollups), self.parts.clock.now())
+    }
 }
 
 /// Who counts again: as the observer does, and as backfills did.
@@ -144,7 +157,12 @@ struct Found {
 }
 
 impl Found {
-    fn compare(&mut self, event_type: &EventType, range: (i64, i64)) -> Result<(), Problem> {
+    fn compare(
+        &mut self,
+        event_type: &EventType,
+        range: (i64, i64),
+        kept: impl Fn(Kind, &str) -> Kept,
+    ) -> Result<(), Problem> {
         for (metric, rollups) in std::mem::take(&mut self.rollups) {
             let Some(named) = event_type.metrics.iter().find(|(.., no)| *no == metric) else { continue };
             if named.0 == Kind::State {
@@ -152,7 +170,8 @@ impl Found {
                 continue;
             }
             let expected = self.expected.remove(&metric).unwrap_or_default();
-            let found = compare(&expected, &rollups.keys, &rollups.pages, range);
+            let kept = kept(named.0, &named.1);
+            let found = compare(&expected, &rollups.keys, &rollups.pages, range, &kept);
             self.tell(named, &found.map_err(|_| unreadable())?);
         }
         Ok(())

@@ -7,6 +7,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tidegate_core::catalog::{Catalog, Definition, EventType, check_names, describe};
+use tidegate_core::observe::Term;
 use tidegate_store::Change;
 
 use super::auth::Caller;
@@ -33,6 +34,7 @@ pub(super) async fn put(
         type_name: type_name.clone(),
         definition: serde_json::to_string(&definition).expect("a definition is always JSON"),
         metrics: definition.specs(),
+        keep_ms: definition.retention.as_ref().map(Term::length_ms),
     };
     let changed = app.change(change).await?;
     let status = if changed.created { StatusCode::CREATED } else { StatusCode::OK };

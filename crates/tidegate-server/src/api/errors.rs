@@ -286,6 +286,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Check the id, and the project that the key acts on.",
     ),
     error(
+        "not_kept",
+        "A question about counters, histograms or states needs buckets that are no longer kept.",
+        "Ask for longer buckets (`every`) or for a later time; the detail says which are kept.",
+    ),
+    error(
         "order_not_folded",
         "A fold and an order do not fit: what is in one window can not be in several lanes.",
         "Add the path of `order.by` to `fold.by`.",

@@ -6,15 +6,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use tidegate_core::id::MetricNo;
 use tidegate_core::limits::QUERY_PORTION_BYTES;
-use tidegate_core::observe::Kind;
 use tidegate_core::observe::page::Torn;
 use tidegate_core::observe::query::{self, Ask, Named, Plan, Resume, Stretch, Subject, Unanswered};
+use tidegate_core::observe::{Kept, Kind};
 use tidegate_store::{Buckets, Rollups};
 
 use super::auth::Caller;
@@ -75,10 +76,11 @@ impl App {
         caller.must_read()?;
         let (body, _room) = read_body(headers, body, &self.pipeline.ingest).await?;
         let ask = Ask::parse(kind, &body)?;
-        let (metric, subject) = self.metric(caller, &ask)?;
+        let (metric, subject, own) = self.metric(caller, &ask)?;
         let pages = Pages::of_body(self, caller, &format!("{kind:?}"), &body);
         let resume = ask.cursor.as_deref().map(|cursor| resumed(&pages, cursor)).transpose()?;
-        let plan = Plan::new(ask, subject, self.parts.clock.now(), resume)?;
+        let term = own.unwrap_or(self.parts.retention.rollups);
+        let plan = Plan::new(ask, subject, Kept::new(kind, term, self.parts.clock.now()), resume)?;
         let _turn = self.questions.acquire().await;
         let complete_until = self.pipeline.observe.catch_up().await?;
         let text = self.fold(metric, &plan, |answer| {
@@ -134,17 +136,17 @@ impl App {
         Ok(self.parts.store.rollups(metric, wanted.collect()).await?)
     }
 
-    /// The metric that a question is about, or 404.
-    fn metric(&self, caller: &Caller, ask: &Ask) -> Result<(MetricNo, Subject), Problem> {
+    /// The metric that a question is about, and how long it is kept if it has its own term; or 404.
+    fn metric(&self, caller: &Caller, ask: &Ask) -> Result<(MetricNo, Subject, Option<Duration>), Problem> {
         let catalog = self.catalog(caller);
         match &ask.named {
             Named::OfType { type_name, name } => {
                 let declared = catalog.get(&ask.service, type_name);
                 let declared = declared.ok_or_else(|| Problem::not_found("type"))?;
-                let number = declared.metric(ask.kind, name);
-                number
-                    .zip(Subject::declared(ask.kind, name, &declared.definition.observing))
-                    .ok_or_else(|| Problem::not_found(ask.kind.name()))
+                let observing = &declared.definition.observing;
+                let found = declared.metric(ask.kind, name).zip(Subject::declared(ask.kind, name, observing));
+                let (number, subject) = found.ok_or_else(|| Problem::not_found(ask.kind.name()))?;
+                Ok((number, subject, observing.retention(ask.kind, name)))
             }
             Named::OfObject { object, attribute } => {
                 let name = format!("{object} {attribute}");
@@ -152,7 +154,7 @@ impl App {
                 let types = types.ok_or_else(|| Problem::not_found("service"))?;
                 let number = types.values().find_map(|declared| declared.metric(ask.kind, &name));
                 number
-                    .map(|number| (number, Subject::of_objects(ask.kind)))
+                    .map(|number| (number, Subject::of_objects(ask.kind), None))
                     .ok_or_else(|| Problem::not_found("state of objects"))
             }
         }

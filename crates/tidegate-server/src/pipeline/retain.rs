@@ -2,8 +2,8 @@
 //!
 //! A round goes through everything that may be due, in short steps with pauses between them, so that no request waits
 //! for more than a step. Then it sleeps until the first of what it passed over may be due: a server whose oldest
-//! event is young does nothing here, and what happens meanwhile is due later than that. Of processes that share a store only
-//! the one that leads does this.
+//! event is young does nothing here, and what happens meanwhile is due later than that, unless the configuration says
+//! otherwise meanwhile. Of processes that share a store only the one that leads does this.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tidegate_store::{Store, Sweep};
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::roster::Rosters;
 use crate::standing::Standing;
 
 /// Rows looked at per step: a millisecond or two.
@@ -27,6 +28,7 @@ pub(super) struct Retain {
     clock: Clock,
     metrics: Arc<Metrics>,
     standing: Arc<Standing>,
+    rosters: Arc<Rosters>,
     terms: Retention,
 }
 
@@ -37,6 +39,7 @@ impl Retain {
             clock: parts.clock.clone(),
             metrics: Arc::clone(&parts.metrics),
             standing: Arc::clone(&parts.standing),
+            rosters: Arc::clone(&parts.rosters),
             terms: parts.retention,
         }
     }
@@ -45,11 +48,18 @@ impl Retain {
     pub(super) async fn run(self) {
         loop {
             self.standing.lead().await;
+            let version = self.rosters.current().version;
             let due = self.round().await;
-            let due = due.max(self.clock.now().plus(self.terms.round_every()));
-            while self.clock.now() < due {
-                self.clock.doze_until(due).await;
-            }
+            let earliest = self.clock.now().plus(self.terms.round_every());
+            self.sleep(earliest, || false).await;
+            // A type or a metric may be kept for less now.
+            self.sleep(due, || self.rosters.current().version != version).await;
+        }
+    }
+
+    async fn sleep(&self, until: Timestamp, is_over: impl Fn() -> bool) {
+        while self.clock.now() < until && !is_over() {
+            self.clock.doze_until(until).await;
         }
     }
 
@@ -57,7 +67,7 @@ impl Retain {
     async fn round(&self) -> Timestamp {
         let mut due = self.clock.now().plus(self.terms.shortest());
         let mut next = Some(Sweep::BEGIN);
-        while let Some(sweep) = next {
+        while let Some(sweep) = next.clone() {
             if !self.standing.leads() {
                 return self.clock.now();
             }

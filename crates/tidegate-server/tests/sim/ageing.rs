@@ -15,6 +15,7 @@ const TERMS: Retention = Retention {
     events: Duration::from_secs(10),
     deliveries: Duration::from_secs(30),
     undelivered: Duration::from_secs(20),
+    rollups: Duration::from_secs(50),
 };
 
 /// Lets the terms pass one after the other, and looks.

@@ -64,8 +64,9 @@ impl Site {
             Edit::Declare(name) => {
                 let definition = "{}".to_owned();
                 let type_name = name.to_owned();
-                self.change(Change::PutType { project, service, type_name, definition, metrics: Vec::new() })
-                    .await;
+                let (metrics, keep_ms) = (Vec::new(), None);
+                let change = Change::PutType { project, service, type_name, definition, metrics, keep_ms };
+                self.change(change).await;
             }
             Edit::TakeBack(name) => {
                 let type_name = name.to_owned();

@@ -24,7 +24,8 @@ pub(crate) fn plan(seed: u64) -> Option<Retention> {
     }
     let mut pick = |seconds: &[u64]| Duration::from_secs(dice.pick(seconds));
     let events = pick(&[3, 8, 15]);
-    Some(Retention { events, deliveries: events + pick(&[1, 10, 30]), undelivered: pick(&[5, 12, 40]) })
+    let (deliveries, undelivered) = (events + pick(&[1, 10, 30]), pick(&[5, 12, 40]));
+    Some(Retention { events, deliveries, undelivered, ..Retention::default() })
 }
 
 /// The store keeps what is young, in order, and nothing that was never accepted.

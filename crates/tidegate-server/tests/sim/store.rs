@@ -25,7 +25,7 @@ use tidegate_store::{
     Flush, Group, JobRow, JobStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
     Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
     Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
-    TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
 use super::arrivals;
@@ -326,6 +326,10 @@ impl Store for FaultyStore {
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
         self.inner.observed_until(now).await
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        self.inner.kept_since(of).await
     }
 
     async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {

@@ -12,7 +12,9 @@ CREATE TABLE metrics (
     shape    TEXT NOT NULL,
     keys_max BIGINT NOT NULL,
     keys     BIGINT NOT NULL DEFAULT 0,      -- how many it has
-    ended_at BIGINT
+    keep_ms  BIGINT,                         -- how long its rollups are kept; NULL: as long as all others
+    ended_at BIGINT,
+    ended_no BIGINT                          -- the last event that may have counted
 );
 CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name) WHERE ended_at IS NULL;
 CREATE INDEX metrics_ended ON metrics (ended_at) WHERE ended_at IS NOT NULL;
@@ -30,6 +32,33 @@ CREATE TABLE catalog_versions (
     PRIMARY KEY (project, service, type, version)
 );
 CREATE INDEX catalog_versions_version ON catalog_versions (version);
+
+-- Types whose events are kept for another time than the others; texts as they stand in events.
+CREATE TABLE event_terms (
+    no          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    project     BIGINT NOT NULL,
+    source      BYTEA NOT NULL,
+    type        BYTEA NOT NULL,
+    keep_ms     BIGINT NOT NULL,
+    walked      BIGINT NOT NULL DEFAULT 0,   -- its events up to here are gone, or overdue
+    swept_until BIGINT,                      -- when the newest of those that are gone happened, or came
+    UNIQUE (project, source, type)
+);
+-- Events that outlived their term because something needs them: looked at one by one.
+CREATE TABLE events_overdue (
+    seq BIGINT PRIMARY KEY
+);
+INSERT INTO events_overdue SELECT seq FROM events_kept;
+-- Periods that are looked through row by row, since much of them is kept for longer; thin when that is done.
+CREATE TABLE periods_kept (
+    period  BIGINT PRIMARY KEY,
+    is_thin BOOLEAN NOT NULL
+);
+-- How far retention has come: names and numbers.
+CREATE TABLE swept (
+    name  TEXT PRIMARY KEY,
+    value BIGINT NOT NULL
+);
 
 -- Up to where events of a life have been observed, and when the last of them was accepted. It moves with what it stands
 -- for, and stays behind when the life ends: then whoever finds it observes the rest.

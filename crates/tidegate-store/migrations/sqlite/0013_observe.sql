@@ -12,7 +12,9 @@ CREATE TABLE metrics (
     shape    TEXT NOT NULL,
     keys_max INTEGER NOT NULL,
     keys     INTEGER NOT NULL DEFAULT 0,     -- how many it has
-    ended_at INTEGER
+    keep_ms  INTEGER,                        -- how long its rollups are kept; NULL: as long as all others
+    ended_at INTEGER,
+    ended_no INTEGER                         -- the last event that may have counted
 ) STRICT;
 CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name) WHERE ended_at IS NULL;
 CREATE INDEX metrics_ended ON metrics (ended_at) WHERE ended_at IS NOT NULL;
@@ -30,6 +32,22 @@ CREATE TABLE catalog_versions (
     PRIMARY KEY (project, service, type, version)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX catalog_versions_version ON catalog_versions (version);
+
+-- Types whose events are kept for another time than the others.
+CREATE TABLE event_terms (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    source      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    keep_ms     INTEGER NOT NULL,
+    walked      INTEGER NOT NULL DEFAULT 0,  -- its events up to here are gone, or overdue
+    swept_until INTEGER,                     -- when the newest of those that are gone happened, or came
+    UNIQUE (project, source, type)
+) STRICT;
+-- Events that outlived their term because something needs them: looked at one by one.
+CREATE TABLE events_overdue (
+    seq INTEGER PRIMARY KEY
+) STRICT;
 
 -- Up to where events have been observed, and when the last of them was accepted. It moves with what it stands for.
 CREATE TABLE marks (

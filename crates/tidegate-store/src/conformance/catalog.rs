@@ -25,6 +25,7 @@ fn put(project: i64, type_name: &str, definition: &str) -> Change {
         type_name: type_name.to_owned(),
         definition: definition.to_owned(),
         metrics: Vec::new(),
+        keep_ms: None,
     }
 }
 

@@ -16,6 +16,7 @@ mod gates;
 mod group;
 mod ids;
 mod jobs;
+mod keeping;
 mod lanes;
 mod listing;
 mod observe;
@@ -102,6 +103,7 @@ pub fn cases() -> Vec<Case> {
         catalog::cases(),
         gates::cases(),
         observe::cases(),
+        keeping::cases(),
         quarantine::cases(),
         listing::cases(),
         pages::cases(),

@@ -33,28 +33,39 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-fn counter(name: &str, shape: &str) -> Spec {
-    Spec { kind: Kind::Counter, name: name.to_owned(), shape: shape.to_owned(), keys_max: 100 }
+pub(super) fn counter(name: &str, shape: &str) -> Spec {
+    Spec { kind: Kind::Counter, name: name.to_owned(), shape: shape.to_owned(), keys_max: 100, keep_ms: None }
 }
 
-fn index(path: &str) -> Spec {
-    Spec { kind: Kind::Index, name: path.to_owned(), shape: String::new(), keys_max: 0 }
+pub(super) fn index(path: &str) -> Spec {
+    Spec { kind: Kind::Index, name: path.to_owned(), shape: String::new(), keys_max: 0, keep_ms: None }
 }
 
-async fn declare(bench: &Bench, type_name: &str, metrics: Vec<Spec>) -> Vec<Metric> {
+pub(super) async fn declare(bench: &Bench, type_name: &str, metrics: Vec<Spec>) -> Vec<Metric> {
+    declare_kept(bench, type_name, metrics, None).await
+}
+
+/// With a term of its own for its events.
+pub(super) async fn declare_kept(
+    bench: &Bench,
+    type_name: &str,
+    metrics: Vec<Spec>,
+    keep_ms: Option<i64>,
+) -> Vec<Metric> {
     let change = Change::PutType {
         project: PROJECT,
         service: "shop".to_owned(),
         type_name: type_name.to_owned(),
         definition: "{}".to_owned(),
         metrics,
+        keep_ms,
     };
     bench.change(change).await;
     let types = bench.store().configuration(0).await.expect("the configuration can be read").types;
     types.into_iter().find(|row| row.type_name == type_name).expect("it was declared").metrics
 }
 
-async fn take_back(bench: &Bench, type_name: &str) {
+pub(super) async fn take_back(bench: &Bench, type_name: &str) {
     let (service, type_name) = ("shop".to_owned(), type_name.to_owned());
     bench.change(Change::DeleteType { project: PROJECT, service, type_name }).await;
 }
@@ -96,12 +107,12 @@ async fn types_are_known_as_they_were(bench: Bench) {
     assert_eq!(later, all[1..]);
 }
 
-async fn marks(bench: &Bench) -> Vec<Mark> {
+pub(super) async fn marks(bench: &Bench) -> Vec<Mark> {
     bench.store().marks().await.expect("the store works")
 }
 
 /// The mark of the process that runs.
-async fn mark(bench: &Bench) -> Mark {
+pub(super) async fn mark(bench: &Bench) -> Mark {
     let own = marks(bench).await.into_iter().find(|mark| !mark.is_orphan);
     own.expect("a process that runs has a mark")
 }
@@ -126,7 +137,11 @@ async fn flush(bench: &Bench, mark: Mark, slice: &Slice, delta: Delta) -> crate:
 }
 
 /// Everything a metric has in buckets of one length: by bucket and key, count and sum.
-async fn counted(bench: &Bench, metric: MetricNo, grain: Grain) -> BTreeMap<(i64, String), (i64, i128)> {
+pub(super) async fn counted(
+    bench: &Bench,
+    metric: MetricNo,
+    grain: Grain,
+) -> BTreeMap<(i64, String), (i64, i128)> {
     let all = vec![Buckets { grain, from: i64::MIN, to: i64::MAX }];
     let rollups = bench.store().rollups(metric, all).await.expect("the store works");
     let keys: BTreeMap<_, _> = rollups.keys.into_iter().collect();
@@ -142,7 +157,7 @@ async fn counted(bench: &Bench, metric: MetricNo, grain: Grain) -> BTreeMap<(i64
     found
 }
 
-fn drafts(ids: &[&str]) -> Vec<Draft> {
+pub(super) fn drafts(ids: &[&str]) -> Vec<Draft> {
     ids.iter().map(|id| draft(*id)).collect()
 }
 
@@ -283,7 +298,7 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
 }
 
 /// Flushes what a closure makes of everything that waits.
-async fn observe(bench: &Bench, mut each: impl FnMut(&crate::EventRow, &mut Slab)) {
+pub(super) async fn observe(bench: &Bench, mut each: impl FnMut(&crate::EventRow, &mut Slab)) {
     for mark in marks(bench).await {
         let seen = slice(bench, mark, 1_000).await;
         let mut slab = Slab::new(1);
@@ -294,12 +309,18 @@ async fn observe(bench: &Bench, mut each: impl FnMut(&crate::EventRow, &mut Slab
     }
 }
 
-fn sum(counted: &BTreeMap<(i64, String), (i64, i128)>, key: &str) -> i64 {
+pub(super) fn sum(counted: &BTreeMap<(i64, String), (i64, i128)>, key: &str) -> i64 {
     counted.iter().filter(|((_, found), _)| found == key).map(|(_, (count, _))| count).sum()
 }
 
 async fn objects_change_once_and_are_counted(mut bench: Bench) {
-    let spec = |kind| Spec { kind, name: "order data.status".to_owned(), shape: String::new(), keys_max: 10 };
+    let spec = |kind| Spec {
+        kind,
+        name: "order data.status".to_owned(),
+        shape: String::new(),
+        keys_max: 10,
+        keep_ms: None,
+    };
     let metrics = declare(&bench, "order.paid", vec![spec(Kind::State), spec(Kind::Transition)]).await;
     let (state, transition) = (metrics[0].2, metrics[1].2);
     let policy = std::sync::Arc::default();
@@ -337,7 +358,7 @@ async fn objects_change_once_and_are_counted(mut bench: Bench) {
 }
 
 /// Every event under its type and under the number of letters of its id.
-async fn index_all(bench: &Bench, metrics: &[Metric]) {
+pub(super) async fn index_all(bench: &Bench, metrics: &[Metric]) {
     let (letters, kind) = (metrics[0].2, metrics[1].2);
     observe(bench, |event, slab| {
         for (index, found) in [(letters, event.id.len().into()), (kind, Value::from(event.type_name.clone()))]
@@ -350,14 +371,14 @@ async fn index_all(bench: &Bench, metrics: &[Metric]) {
     .await;
 }
 
-fn search(metrics: &[Metric], source: &str, before: Option<i64>, limit: usize) -> Search {
+pub(super) fn search(metrics: &[Metric], source: &str, before: Option<i64>, limit: usize) -> Search {
     let plan = Plan::compile(source, &|path| metrics.iter().any(|(_, name, _)| name == path));
     let indexes = metrics.iter().map(|(_, name, no)| (name.clone(), vec![*no])).collect();
     let filter = EventFilter { before, limit, ..EventFilter::default() };
     Search { plan: plan.expect("it can be searched by"), indexes, filter }
 }
 
-async fn found(bench: &Bench, search: Search) -> (Vec<String>, Option<i64>) {
+pub(super) async fn found(bench: &Bench, search: Search) -> (Vec<String>, Option<i64>) {
     let page = bench.store().search(PROJECT, search).await.expect("the store works");
     (page.items.into_iter().map(|event| event.id).collect(), page.next)
 }

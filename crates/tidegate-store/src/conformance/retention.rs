@@ -34,23 +34,34 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) const EVENTS: u64 = 10_000;
 pub(super) const UNDELIVERED: u64 = 20_000;
 pub(super) const DELIVERIES: u64 = 40_000;
+pub(super) const ROLLUPS: u64 = 100_000_000;
 
 pub(super) fn terms() -> Retention {
     Retention {
         events: Duration::from_millis(EVENTS),
         deliveries: Duration::from_millis(DELIVERIES),
         undelivered: Duration::from_millis(UNDELIVERED),
+        rollups: Duration::from_millis(ROLLUPS),
     }
 }
 
 /// A whole round, all steps added up.
 pub(super) async fn round(bench: &Bench, limit: usize) -> Swept {
+    round_of(bench, terms(), limit).await
+}
+
+/// The same by other terms.
+pub(super) async fn round_of(bench: &Bench, terms: Retention, limit: usize) -> Swept {
     let mut sum = Swept::default();
     let mut next = Some(Sweep::BEGIN);
     let mut steps = 0;
     while let Some(sweep) = next {
-        let swept = bench.store().sweep(terms(), sweep, limit, bench.now).await.expect("the store works");
+        let swept = bench.store().sweep(terms, sweep, limit, bench.now).await.expect("the store works");
         assert!(swept.events + swept.deliveries + swept.expired <= limit as u64, "a step is bounded");
+        assert!(swept.rollups + swept.postings + swept.objects <= limit as u64, "a step is bounded");
+        sum.rollups += swept.rollups;
+        sum.postings += swept.postings;
+        sum.objects += swept.objects;
         sum.events += swept.events;
         sum.deliveries += swept.deliveries;
         sum.expired += swept.expired;

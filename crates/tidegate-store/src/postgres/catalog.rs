@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 
 use super::configuration::count;
 use super::db::{Asked, Conn};
-use super::metrics;
 use super::quarantine::storable;
+use super::{keeping, metrics};
 use crate::{Error, TypeRow, TypeVersion, observe};
 
 /// Project, service and type.
@@ -20,6 +20,8 @@ type Name<'a> = (ProjectNo, &'a str, &'a str);
 pub(super) struct Declaration<'a> {
     pub(super) definition: &'a str,
     pub(super) metrics: &'a [Spec],
+    /// How long its events are kept, if not as long as others.
+    pub(super) keep_ms: Option<i64>,
     /// The last number that was drawn.
     pub(super) last: Seq,
 }
@@ -45,6 +47,7 @@ pub(super) async fn put(
     }
     let counted = metrics::register(conn, name, declared.metrics, declared.last, now).await?;
     metrics::release(conn, name, &counted, now).await?;
+    keeping::set(conn, name, declared.keep_ms).await?;
     let counted = observe::written(&counted);
     conn.execute(
         "INSERT INTO catalog (project, service, type, created_at, updated_at, version, definition, metrics)
@@ -66,6 +69,7 @@ pub(super) async fn put(
 pub(super) async fn delete(conn: &Conn, name: Name<'_>, version: Version, now: Timestamp) -> Asked<i64> {
     let (project, service, type_name) = name;
     metrics::release(conn, name, &[], now).await?;
+    keeping::set(conn, name, None).await?;
     let changed = conn
         .execute(
             "UPDATE catalog SET definition = NULL, metrics = '[]', version = $4, updated_at = $5
@@ -88,6 +92,7 @@ pub(super) async fn delete_all(
     now: Timestamp,
 ) -> Asked<()> {
     metrics::end_all(conn, project, now).await?;
+    keeping::unset_all(conn, project).await?;
     conn.execute(
         "UPDATE catalog SET definition = NULL, metrics = '[]', version = $2, updated_at = $3
          WHERE project = $1 AND definition IS NOT NULL",

@@ -73,10 +73,10 @@ impl Applying<'_> {
             Change::CreateProject { id, catalog } => self.create_project(id, *catalog).await,
             Change::UpdateProject { no, catalog } => self.update_project(*no, *catalog).await,
             Change::DeleteProject { no } => self.delete_project(*no).await,
-            Change::PutType { project, service, type_name, definition, metrics } => {
+            Change::PutType { project, service, type_name, definition, metrics, keep_ms } => {
                 self.check_project(*project).await?;
                 let name = (*project, service.as_str(), type_name.as_str());
-                let declared = Declaration { definition, metrics, last: self.last };
+                let declared = Declaration { definition, metrics, keep_ms: *keep_ms, last: self.last };
                 return Ok((*project, catalog::put(conn, name, &declared, version, now).await?));
             }
             Change::DeleteType { project, service, type_name } => {

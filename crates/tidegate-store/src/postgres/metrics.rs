@@ -44,16 +44,19 @@ async fn register_one(
     let keys_max = i64::from(spec.keys_max);
     let no = match kept {
         Some(no) => {
-            conn.execute("UPDATE metrics SET keys_max = $2 WHERE no = $1", &[&no, &keys_max]).await?;
+            let same = "UPDATE metrics SET keys_max = $2, keep_ms = $3 WHERE no = $1";
+            conn.execute(same, &[&no, &keys_max, &spec.keep_ms]).await?;
             no
         }
         None => {
             end(conn, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
             let type_name = if spec.kind.is_shared() { "" } else { type_name };
-            let insert = "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max)
-                VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING no";
-            let (kind, name, shape) = (spec.kind.code(), &spec.name, &spec.shape);
-            conn.only(insert, &[&project, &service, &type_name, &kind, name, shape, &keys_max]).await?.get(0)
+            let insert = "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING no";
+            let Spec { kind, name, shape, keep_ms, .. } = spec;
+            let values: super::db::Values<'_> =
+                &[&project, &service, &type_name, &kind.code(), name, shape, &keys_max, keep_ms];
+            conn.only(insert, values).await?.get(0)
         }
     };
     Ok((spec.kind, spec.name.clone(), no))
@@ -90,15 +93,18 @@ pub(super) async fn release(
 
 /// Ends all of a project.
 pub(super) async fn end_all(conn: &Conn, project: ProjectNo, now: Timestamp) -> Asked<()> {
-    let sql = "UPDATE metrics SET ended_at = $2 WHERE project = $1 AND ended_at IS NULL";
-    conn.execute(sql, &[&project, &now.as_ms()]).await?;
+    let sql = format!("UPDATE metrics SET {ENDED} WHERE project = $1 AND ended_at IS NULL");
+    conn.execute(&sql, &[&project, &now.as_ms()]).await?;
     Ok(())
 }
 
+/// Events that come from now on are not counted; those that are there may have to be.
+const ENDED: &str = "ended_at = $2, ended_no = (SELECT ((last_value + 1) << 20) - 1 FROM numbers)";
+
 async fn end(conn: &Conn, metrics: &[MetricNo], now: Timestamp) -> Asked<()> {
     if !metrics.is_empty() {
-        let sql = "UPDATE metrics SET ended_at = $2 WHERE no = ANY($1) AND ended_at IS NULL";
-        conn.execute(sql, &[&metrics, &now.as_ms()]).await?;
+        let sql = format!("UPDATE metrics SET {ENDED} WHERE no = ANY($1) AND ended_at IS NULL");
+        conn.execute(&sql, &[&metrics, &now.as_ms()]).await?;
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ mod folds;
 mod gates;
 mod health;
 mod jobs;
+mod keeping;
 mod lanes;
 mod metrics;
 mod observe;
@@ -64,7 +65,7 @@ use crate::{
     JobRow, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
     Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
     Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
-    TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
+    TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -259,6 +260,10 @@ impl Store for PostgresStore {
 
     async fn end_mark(&self, mark: Mark) -> Result<()> {
         Ok(observe::end_mark(&*self.pool.lend().await?, mark).await?)
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        Ok(keeping::kept_since(&*self.pool.lend().await?, &of).await?)
     }
 
     async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {

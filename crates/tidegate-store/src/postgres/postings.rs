@@ -19,6 +19,11 @@ fn segment(event: Seq) -> i64 {
     event >> SEGMENT_BITS
 }
 
+/// The first and the last number of a segment.
+pub(super) fn bounds(segment: i64) -> (Seq, Seq) {
+    (segment << SEGMENT_BITS, ((segment + 1) << SEGMENT_BITS) - 1)
+}
+
 /// `postings` are sorted by index and value, so that neighbours are written one after the other.
 pub(super) async fn add(conn: &Conn, postings: &[Posting]) -> Asked<()> {
     if postings.is_empty() {

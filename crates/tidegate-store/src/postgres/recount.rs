@@ -3,7 +3,7 @@
 use tidegate_core::id::Seq;
 
 use super::db::{Asked, Conn};
-use super::{backfills, events, rollups};
+use super::{backfills, events, keeping, rollups};
 use crate::{Recount, Recounted, Recounter};
 
 /// Events that one question brings.
@@ -47,12 +47,14 @@ pub(super) async fn recount(
             break;
         }
     }
-    let mut found = Recounted { recounter, rollups: Vec::new(), objects: Vec::new() };
+    let kept_since = keeping::kept_since(conn, &of.name()).await?;
+    let mut found = Recounted { recounter, kept_since, rollups: Vec::new(), objects: Vec::new() };
     for metric in &of.metrics {
         found.rollups.push((*metric, rollups::read(conn, *metric, &of.buckets()).await?));
     }
     let sql = "SELECT value, count(*) FROM objects WHERE state = $1 GROUP BY value";
     for state in &of.states {
+        found.rollups.push((*state, rollups::read(conn, *state, &[Recount::WEEKS]).await?));
         let rows = conn.rows(sql, &[state]).await?;
         found.objects.extend(rows.iter().map(|row| (*state, events::text(row, 0), row.get(1))));
     }

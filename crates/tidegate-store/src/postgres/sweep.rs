@@ -1,10 +1,12 @@
 //! Retention: what has been kept long enough goes, in short transactions of its own, one process at a time.
 //!
 //! A round walks through the dead letters, the deliveries of subscribers that have been inactive for long, the oldest
-//! deliveries, the events period by period (see `periods`), and the few other things that age. Each step looks at a
-//! bounded number of rows and tells where the next one goes on. Rows that somebody else is changing at that instant
-//! are passed over: there is another round.
+//! deliveries, the events period by period (see `periods`) or one by one (see `overdue`), what was counted of them (see
+//! `observed`), and the few other things that age. Each step looks at a bounded number of rows and tells where the next one
+//! goes on. Rows that somebody else is changing at that instant are passed over: there is another round.
 
+mod observed;
+mod overdue;
 mod periods;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use tidegate_core::time::Timestamp;
 use super::db::{Asked, Conn, Pool};
 use super::lanes::{self, Lanes};
 use super::{Periods, Shared, configuration};
+use crate::sweep::before;
 use crate::{Sweep, Swept};
 
 /// Advisory locks, see `open.rs`: whoever sweeps holds the first alone.
@@ -107,7 +110,13 @@ impl Step<'_> {
             Sweep::Exhausted(project, after) => Some(self.expire_exhausted(project, after).await?),
             Sweep::Held(subscriber, after) => Some(self.expire_held(subscriber, after).await?),
             Sweep::Deliveries(after) => Some(self.remove_deliveries(after).await?),
+            Sweep::Overdue(after) => Some(self.remove_overdue(after).await?),
+            Sweep::Typed(after) => Some(self.remove_typed(after).await?),
             Sweep::Events(after) => Some(self.remove_events(after).await?),
+            Sweep::Rollups(after) => Some(self.age_rollups(after).await?),
+            Sweep::EndedMetrics => Some(self.remove_ended_metrics().await?),
+            Sweep::Postings(after) => Some(self.remove_postings(after).await?),
+            Sweep::Objects(state, after) => Some(self.forget_objects(state, &after).await?),
             Sweep::Rest => self.remove_rest().await?,
         })
     }
@@ -223,7 +232,7 @@ impl Step<'_> {
             let gone: i64 = self.conn.only(REMOVE, &[&over, &ended_by]).await?.get(0);
             self.out.deliveries += gone.unsigned_abs();
         }
-        Ok(go_on.map_or(Sweep::Events(0), Sweep::Deliveries))
+        Ok(go_on.map_or(Sweep::Overdue(0), Sweep::Deliveries))
     }
 
     /// Everything else that ages is little, but for quarantined units, which go a few at a time, and attempts.
@@ -273,6 +282,7 @@ impl Step<'_> {
                 &[&oldest],
             )
             .await?;
+        self.remove_types(over, oldest).await?;
         self.conn
             .execute(
                 "WITH gone AS (DELETE FROM subscribers s WHERE deleted_at <= $1 AND version <= $2
@@ -283,9 +293,4 @@ impl Step<'_> {
             .await?;
         Ok(())
     }
-}
-
-/// What ended up to then has been over for the whole term.
-fn before(now: Timestamp, term: std::time::Duration) -> i64 {
-    now.as_ms() - i64::try_from(term.as_millis()).unwrap_or(i64::MAX)
 }

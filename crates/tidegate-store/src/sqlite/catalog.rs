@@ -8,7 +8,7 @@ use tidegate_core::observe::Spec;
 use tidegate_core::time::Timestamp;
 
 use super::configuration::count;
-use super::{failed, metrics};
+use super::{failed, keeping, metrics};
 use crate::{Error, Result, TypeRow, TypeVersion, observe};
 
 /// Project, service and type.
@@ -18,6 +18,8 @@ type Name<'a> = (ProjectNo, &'a str, &'a str);
 pub(super) struct Declaration<'a> {
     pub(super) definition: &'a str,
     pub(super) metrics: &'a [Spec],
+    /// How long its events are kept, if not as long as others.
+    pub(super) keep_ms: Option<i64>,
     /// The last number that was drawn.
     pub(super) last: Seq,
 }
@@ -55,6 +57,7 @@ fn write(
     let (project, service, type_name) = name;
     let counted = metrics::register(tx, name, declared.metrics, declared.last, now)?;
     metrics::release(tx, name, &counted, now)?;
+    keeping::set(tx, name, declared.keep_ms)?;
     let counted = observe::written(&counted);
     tx.execute(
         "INSERT INTO catalog (project, service, type, created_at, updated_at, version, definition, metrics)
@@ -74,6 +77,7 @@ fn write(
 pub(super) fn delete(tx: &Transaction<'_>, name: Name<'_>, version: Version, now: Timestamp) -> Result<i64> {
     let (project, service, type_name) = name;
     metrics::release(tx, name, &[], now).map_err(failed)?;
+    keeping::set(tx, name, None).map_err(failed)?;
     let changed = tx
         .execute(
             "UPDATE catalog SET definition = NULL, metrics = '[]', version = ?4, updated_at = ?5
@@ -96,6 +100,7 @@ pub(super) fn delete_all(
     now: Timestamp,
 ) -> Result<()> {
     metrics::end_all(tx, project, now).map_err(failed)?;
+    keeping::unset_all(tx, project).map_err(failed)?;
     tx.execute(
         "UPDATE catalog SET definition = NULL, metrics = '[]', version = ?2, updated_at = ?3
          WHERE project = ?1 AND definition IS NOT NULL",

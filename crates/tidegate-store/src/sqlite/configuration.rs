@@ -60,9 +60,9 @@ fn apply(
         Change::CreateProject { id, catalog } => create_project(tx, id, *catalog, now),
         Change::UpdateProject { no, catalog } => update_project(tx, *no, *catalog),
         Change::DeleteProject { no } => delete_project(tx, *no, version, now),
-        Change::PutType { project, service, type_name, definition, metrics } => {
+        Change::PutType { project, service, type_name, definition, metrics, keep_ms } => {
             check_project(tx, *project)?;
-            let declared = Declaration { definition, metrics, last };
+            let declared = Declaration { definition, metrics, keep_ms: *keep_ms, last };
             let created = catalog::put(tx, (*project, service, type_name), &declared, version, now)?;
             return Ok((*project, created));
         }

@@ -37,16 +37,18 @@ fn register_one(
     let (kept, replaced) = fate(spec, living);
     let no = match kept {
         Some(no) => {
-            tx.execute("UPDATE metrics SET keys_max = ?2 WHERE no = ?1", params![no, spec.keys_max])?;
+            let same = "UPDATE metrics SET keys_max = ?2, keep_ms = ?3 WHERE no = ?1";
+            tx.execute(same, params![no, spec.keys_max, spec.keep_ms])?;
             no
         }
         None => {
             end(tx, &replaced.into_iter().collect::<Vec<_>>(), now)?;
             let type_name = if spec.kind.is_shared() { "" } else { type_name };
+            let Spec { kind, name, shape, keys_max, keep_ms } = spec;
             tx.execute(
-                "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![project, service, type_name, spec.kind.code(), spec.name, spec.shape, spec.keys_max],
+                "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![project, service, type_name, kind.code(), name, shape, keys_max, keep_ms],
             )?;
             tx.last_insert_rowid()
         }
@@ -91,15 +93,18 @@ pub(super) fn release(
 
 /// Ends all of a project.
 pub(super) fn end_all(tx: &Transaction<'_>, project: ProjectNo, now: Timestamp) -> rusqlite::Result<()> {
-    let sql = "UPDATE metrics SET ended_at = ?2 WHERE project = ?1 AND ended_at IS NULL";
-    tx.execute(sql, params![project, now.as_ms()])?;
+    let sql = format!("UPDATE metrics SET {ENDED} WHERE project = ?1 AND ended_at IS NULL");
+    tx.execute(&sql, params![project, now.as_ms()])?;
     Ok(())
 }
 
+/// Events that come from now on are not counted; those that are there may have to be.
+const ENDED: &str = "ended_at = ?2, ended_no = (SELECT coalesce(max(seq), 0) FROM events)";
+
 fn end(tx: &Transaction<'_>, metrics: &[MetricNo], now: Timestamp) -> rusqlite::Result<()> {
     for no in metrics {
-        let sql = "UPDATE metrics SET ended_at = ?2 WHERE no = ?1 AND ended_at IS NULL";
-        tx.execute(sql, params![no, now.as_ms()])?;
+        let sql = format!("UPDATE metrics SET {ENDED} WHERE no = ?1 AND ended_at IS NULL");
+        tx.execute(&sql, params![no, now.as_ms()])?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ mod filter;
 mod folds;
 mod gates;
 mod jobs;
+mod keeping;
 mod lanes;
 mod metrics;
 mod observe;
@@ -57,8 +58,8 @@ use crate::{
     Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush,
     Group, JobRow, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
     Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
-    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeVersion,
-    ValueFilter, WindowFilter, WindowRow,
+    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeName,
+    TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -246,6 +247,10 @@ impl Store for SqliteStore {
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
         self.readers.read(move |conn| observe::until(conn, now).map_err(failed)).await
+    }
+
+    async fn kept_since(&self, of: TypeName) -> Result<Option<Timestamp>> {
+        self.readers.read(move |conn| keeping::kept_since(conn, &of).map_err(failed)).await
     }
 
     async fn recount(&self, of: Recount, recounter: Box<dyn Recounter>) -> Result<Recounted> {

@@ -21,6 +21,11 @@ fn segment(event: Seq) -> i64 {
     event >> SEGMENT_BITS
 }
 
+/// The first and the last number of a segment.
+pub(super) fn bounds(segment: i64) -> (Seq, Seq) {
+    (segment << SEGMENT_BITS, ((segment + 1) << SEGMENT_BITS) - 1)
+}
+
 /// `postings` are sorted by index and value, so that neighbours are written one after the other.
 pub(super) fn add(tx: &Transaction<'_>, postings: &[Posting]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(INSERT)?;

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 use tidegate_core::id::MetricNo;
 
-use super::{backfills, events, rollups};
+use super::{backfills, events, keeping, rollups};
 use crate::{Recount, Recounted, Recounter};
 
 pub(super) fn events_sql() -> String {
@@ -32,12 +32,14 @@ pub(super) fn recount(
     }
     let buckets = of.buckets();
     let read = |metric: &MetricNo| Ok((*metric, rollups::read(conn, *metric, &buckets)?));
-    let rollups = of.metrics.iter().map(read).collect::<rusqlite::Result<_>>()?;
+    let mut rollups = of.metrics.iter().map(read).collect::<rusqlite::Result<Vec<_>>>()?;
     let mut objects = Vec::new();
     for state in &of.states {
+        rollups.push((*state, rollups::read(conn, *state, &[Recount::WEEKS])?));
         let mut statement = conn.prepare_cached(OBJECTS)?;
         let rows = statement.query_map([state], |row| Ok((*state, row.get(0)?, row.get(1)?)))?;
         objects.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
     }
-    Ok(Recounted { recounter, rollups, objects })
+    let kept_since = keeping::kept_since(conn, &of.name())?;
+    Ok(Recounted { recounter, kept_since, rollups, objects })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::id::{KeyNo, MetricNo};
 use tidegate_core::observe::{Cell, Grain, Key, Rise, page};
 
@@ -12,7 +12,7 @@ use crate::{Buckets, Rollups};
 const OTHER: KeyNo = 0;
 
 /// Adds to the cells that are there. `rises` are sorted by metric, grain, bucket and key.
-pub(super) fn add(tx: &Transaction<'_>, rises: &[Rise]) -> rusqlite::Result<()> {
+pub(super) fn add(tx: &Connection, rises: &[Rise]) -> rusqlite::Result<()> {
     for of_metric in rises.chunk_by(|a, b| a.metric == b.metric) {
         let numbers = number(tx, of_metric)?;
         for bucket in of_metric.chunk_by(|a, b| (a.grain, a.bucket) == (b.grain, b.bucket)) {
@@ -34,7 +34,7 @@ pub(super) const PAGE: &str =
 const PUT_PAGE: &str = "INSERT INTO rollups (metric, grain, bucket, page, cells) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (metric, grain, bucket, page) DO UPDATE SET cells = excluded.cells";
 
-fn add_to_page(tx: &Transaction<'_>, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rusqlite::Result<()> {
+fn add_to_page(tx: &Connection, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rusqlite::Result<()> {
     let no = at.page(cells[0].0);
     let (metric, grain, bucket) = (at.metric, at.grain.code(), at.bucket);
     let mut read = tx.prepare_cached(PAGE)?;
@@ -52,7 +52,7 @@ fn add_to_page(tx: &Transaction<'_>, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rus
 const KEY: &str = "SELECT no FROM rollup_keys WHERE metric = ?1 AND key = ?2";
 
 /// The numbers of the keys of one metric's rises; new ones get theirs for as long as there are any.
-fn number<'r>(tx: &Transaction<'_>, rises: &'r [Rise]) -> rusqlite::Result<BTreeMap<&'r Key, KeyNo>> {
+fn number<'r>(tx: &Connection, rises: &'r [Rise]) -> rusqlite::Result<BTreeMap<&'r Key, KeyNo>> {
     let metric = rises[0].metric;
     let mut known = tx.prepare_cached(KEY)?;
     let mut numbers = BTreeMap::new();
@@ -82,20 +82,14 @@ fn number<'r>(tx: &Transaction<'_>, rises: &'r [Rise]) -> rusqlite::Result<BTree
 }
 
 /// How many keys a metric has, and how many it may have.
-fn counts(tx: &Transaction<'_>, metric: MetricNo) -> rusqlite::Result<(u32, u32)> {
+fn counts(tx: &Connection, metric: MetricNo) -> rusqlite::Result<(u32, u32)> {
     let sql = "SELECT keys, keys_max FROM metrics WHERE no = ?1";
     let found =
         tx.prepare_cached(sql)?.query_row([metric], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     Ok(found.unwrap_or((0, 0)))
 }
 
-fn new_key(
-    tx: &Transaction<'_>,
-    metric: MetricNo,
-    key: &str,
-    keys: u32,
-    max: u32,
-) -> rusqlite::Result<KeyNo> {
+fn new_key(tx: &Connection, metric: MetricNo, key: &str, keys: u32, max: u32) -> rusqlite::Result<KeyNo> {
     if keys >= max {
         return Ok(OTHER);
     }

@@ -1,19 +1,23 @@
 //! Retention: what has been kept long enough goes, in short transactions of its own.
 //!
 //! A round walks through the dead letters, the deliveries of subscribers that have been inactive for long, the oldest
-//! deliveries, the oldest events, and the few other things that age. Each step looks at a bounded number of rows and
-//! tells where the next one goes on. Freed pages are used again by what is written next, so the file stays as large as
-//! the most that was ever kept; it is not made smaller.
+//! deliveries, the oldest events (see `events`), what was counted of them (see `observed`), and the few other things that
+//! age. Each step looks at a bounded number of rows and tells where the next one goes on. Freed pages are used again by
+//! what is written next, so the file stays as large as the most that was ever kept; it is not made smaller.
+
+pub(super) mod events;
+pub(super) mod observed;
 
 use std::sync::{Arc, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo, WindowNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use super::lanes::{self, Backfilling};
 use super::{Writer, failed, folds, stamp};
+use crate::sweep::before;
 use crate::{Result, Sweep, Swept};
 
 /// Pages of look-up keys removed per step.
@@ -30,11 +34,12 @@ pub(super) fn sweep(
     let shared = Arc::clone(&writer.book);
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
-    let (out, ended) = (Swept::default(), Vec::new());
-    let mut step = Step { conn: &tx, backfilling: &writer.backfilling, terms, now, limit, out, ended };
+    let (out, ended, has_written) = (Swept::default(), Vec::new(), sweep == Sweep::Rest);
+    let backfilling = &writer.backfilling;
+    let mut step = Step { conn: &tx, backfilling, terms, now, limit, out, ended, has_written };
     let dropped = step.run(sweep).map_err(failed)?;
-    let Step { out, ended, .. } = step;
-    if out.events + out.deliveries + out.expired > 0 || sweep == Sweep::Rest {
+    let Step { out, ended, has_written, .. } = step;
+    if out.events + out.deliveries + out.expired > 0 || has_written {
         let sealed = folds::seal_ended(&tx, &book, &ended, now).map_err(failed)?;
         remember(&tx, "last_no", writer.next_no - 1).map_err(failed)?;
         stamp(&tx, now).map_err(failed)?;
@@ -103,6 +108,8 @@ struct Step<'a> {
     out: Swept,
     /// Windows whose deliveries expired, which nothing may join any more.
     ended: Vec<(ProjectNo, WindowNo)>,
+    /// There is something to commit beside what is counted.
+    has_written: bool,
 }
 
 pub(super) const EXHAUSTED: &str = "SELECT id, finished_at FROM deliveries
@@ -111,8 +118,6 @@ pub(super) const HELD: &str = "SELECT id, status, created_at, lane FROM deliveri
     WHERE subscriber = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 pub(super) const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at, d.finished_at, s.deleted_at
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id > ?1 ORDER BY d.id LIMIT ?2";
-pub(super) const OLDEST_EVENTS: &str =
-    "SELECT seq, accepted_at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
 const OLDEST_QUARANTINED: &str = "SELECT at FROM quarantine ORDER BY no LIMIT 1";
 const OLDEST_JOB: &str =
     "SELECT finished_at FROM jobs WHERE status <> 0 AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1";
@@ -128,7 +133,13 @@ impl Step<'_> {
             Sweep::Exhausted(project, after) => self.expire_exhausted(project, after)?,
             Sweep::Held(subscriber, after) => self.expire_held(subscriber, after)?,
             Sweep::Deliveries(after) => self.remove_deliveries(after)?,
-            Sweep::Events(after) => self.remove_events(after)?,
+            Sweep::Overdue(after) => self.remove_overdue(after)?,
+            Sweep::Typed(after) => self.remove_typed(after)?,
+            Sweep::Events(_) => self.remove_events()?,
+            Sweep::Rollups(after) => self.age_rollups(after)?,
+            Sweep::EndedMetrics => self.remove_ended_metrics()?,
+            Sweep::Postings(after) => self.remove_postings(after)?,
+            Sweep::Objects(state, after) => self.forget_objects(state, &after)?,
             Sweep::Rest => return self.remove_rest(),
         };
         self.out.next = Some(next);
@@ -239,7 +250,7 @@ impl Step<'_> {
             let first = Timestamp::from_ms(*created).plus(self.terms.deliveries);
             if first > self.now {
                 self.out.due_at(first);
-                return Ok(Sweep::Events(0));
+                return Ok(Sweep::Overdue(0));
             }
             let over = match status {
                 3 | 5 => *ended,
@@ -254,7 +265,7 @@ impl Step<'_> {
             }
         }
         let last = rows.last().filter(|_| rows.len() == self.limit);
-        Ok(last.map_or(Sweep::Events(0), |(last, ..)| Sweep::Deliveries(*last)))
+        Ok(last.map_or(Sweep::Overdue(0), |(last, ..)| Sweep::Deliveries(*last)))
     }
 
     fn remove_delivery(&mut self, id: DeliveryNo) -> rusqlite::Result<()> {
@@ -269,33 +280,11 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn remove_events(&mut self, after: Seq) -> rusqlite::Result<Sweep> {
-        let rows: Vec<(Seq, i64)> = self
-            .rows(OLDEST_EVENTS, params![after, self.limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        for (seq, accepted) in &rows {
-            let due = Timestamp::from_ms(*accepted).plus(self.terms.events);
-            if due > self.now {
-                self.out.due_at(due);
-                return Ok(Sweep::Rest);
-            }
-            if is_needed(self.conn, *seq)? {
-                // When its delivery ends is nobody's guess: look again, but not all the time.
-                self.out.due_at(self.now.plus(self.terms.events / 100));
-            } else {
-                self.conn.prepare_cached("DELETE FROM events WHERE seq = ?1")?.execute([seq])?;
-                self.conn.prepare_cached("DELETE FROM members_apart WHERE event = ?1")?.execute([seq])?;
-                self.out.events += 1;
-            }
-        }
-        let last = rows.last().filter(|_| rows.len() == self.limit);
-        Ok(last.map_or(Sweep::Rest, |(last, _)| Sweep::Events(*last)))
-    }
-
     /// Everything else that ages is little, but for quarantined units and look-up keys, which go a few at a time.
     fn remove_rest(&mut self) -> rusqlite::Result<Option<i64>> {
         Numbered::Jobs.remember(self.conn)?;
         Numbered::Subscribers.remember(self.conn)?;
-        let over = self.now.as_ms() - i64::try_from(self.terms.deliveries.as_millis()).unwrap_or(i64::MAX);
+        let over = before(self.now, self.terms.deliveries);
         self.conn
             .prepare_cached("DELETE FROM jobs WHERE status <> 0 AND finished_at <= ?1")?
             .execute([over])?;
@@ -379,6 +368,7 @@ impl Step<'_> {
                     AND w.version <= ?1)",
             )?
             .execute([oldest])?;
+        self.remove_types(over, oldest)?;
         let gone = self.rows(
             "SELECT no, project FROM subscribers s WHERE deleted_at <= ?1 AND version <= ?2
                 AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscriber = s.no)",
@@ -394,27 +384,4 @@ impl Step<'_> {
         }
         Ok(())
     }
-}
-
-pub(super) const FOLLOWING: &str =
-    "SELECT event, late, status FROM deliveries WHERE id > ?1 ORDER BY id LIMIT ?2";
-pub(super) const LATER: &str =
-    "SELECT 1 FROM deliveries WHERE event = ?1 AND late = 1 AND status IN (0, 1, 2, 4) LIMIT 1";
-pub(super) const AMONG_OTHERS: &str = "SELECT 1 FROM members m JOIN windows w ON w.no = m.window
-    LEFT JOIN deliveries d ON d.id = w.delivery
-    WHERE m.event = ?1 AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1";
-
-/// Whether a delivery that may still be sent carries the event. What was made with it follows it.
-fn is_needed(conn: &Connection, event: Seq) -> rusqlite::Result<bool> {
-    let mut following = conn.prepare_cached(FOLLOWING)?;
-    let mut rows = following.query(params![event, i64::MAX])?;
-    while let Some(row) = rows.next()? {
-        if row.get::<_, Seq>(0)? != event || row.get::<_, bool>(1)? {
-            break;
-        }
-        if matches!(row.get::<_, i64>(2)?, 0 | 1 | 2 | 4) {
-            return Ok(true);
-        }
-    }
-    Ok(conn.prepare_cached(LATER)?.exists([event])? || conn.prepare_cached(AMONG_OTHERS)?.exists([event])?)
 }

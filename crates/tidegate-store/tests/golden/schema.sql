@@ -86,6 +86,16 @@ CREATE TABLE deliveries (
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
 , fold INTEGER, out_of_order INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE TABLE event_terms (
+    no          INTEGER PRIMARY KEY,
+    project     INTEGER NOT NULL,
+    source      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    keep_ms     INTEGER NOT NULL,
+    walked      INTEGER NOT NULL DEFAULT 0,  -- its events up to here are gone, or overdue
+    swept_until INTEGER,                     -- when the newest of those that are gone happened, or came
+    UNIQUE (project, source, type)
+) STRICT;
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,
@@ -101,6 +111,9 @@ CREATE TABLE events (
     fingerprint BLOB NOT NULL,
     body        BLOB NOT NULL
 , fold INTEGER, fold_prev INTEGER) STRICT;
+CREATE TABLE events_overdue (
+    seq INTEGER PRIMARY KEY
+) STRICT;
 CREATE TABLE gates (
     no         INTEGER PRIMARY KEY,          -- stays when it is deleted and made again
     project    INTEGER NOT NULL,
@@ -162,7 +175,9 @@ CREATE TABLE metrics (
     shape    TEXT NOT NULL,
     keys_max INTEGER NOT NULL,
     keys     INTEGER NOT NULL DEFAULT 0,     -- how many it has
-    ended_at INTEGER
+    keep_ms  INTEGER,                        -- how long its rollups are kept; NULL: as long as all others
+    ended_at INTEGER,
+    ended_no INTEGER                         -- the last event that may have counted
 ) STRICT;
 CREATE TABLE object_changes (
     state      INTEGER NOT NULL,

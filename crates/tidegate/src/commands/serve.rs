@@ -147,6 +147,9 @@ pub(crate) struct KeepingArgs {
     /// How long held and exhausted deliveries are kept before they expire [default: 30d]
     #[arg(long, env = "TIDEGATE_RETENTION_UNDELIVERED", value_name = "TIME", value_parser = span)]
     pub(crate) retention_undelivered: Option<Span>,
+    /// How long what was counted is kept; short buckets go sooner [default: 400d]
+    #[arg(long, env = "TIDEGATE_RETENTION_ROLLUPS", value_name = "TIME", value_parser = span)]
+    pub(crate) retention_rollups: Option<Span>,
 }
 
 /// How events are counted.
@@ -252,6 +255,7 @@ fn flags(args: ServeArgs) -> File {
             events: args.keeping.retention_events,
             deliveries: args.keeping.retention_deliveries,
             undelivered: args.keeping.retention_undelivered,
+            rollups: args.keeping.retention_rollups,
         },
         observe: settings::ObserveSection {
             interval: args.counting.observe_interval,

@@ -10,6 +10,8 @@
 mod answer;
 mod ask;
 mod fold;
+#[cfg(test)]
+mod kept_tests;
 mod plan;
 #[cfg(test)]
 mod recount_tests;

@@ -1,13 +1,14 @@
 //! Which stored buckets answer a question: the coarsest that fit.
 //!
 //! Buckets of an answer lie at multiples of `every` in UTC (of weeks: at Mondays) and are cut at `from` and `to`. Inside,
-//! the coarsest stored length that divides `every` is read; at the edges finer ones, down to the metric's shortest, to
-//! which `from` and `to` are rounded outward.
+//! the coarsest stored length that divides `every` is read; at the edges finer ones, down to the shortest that is kept for
+//! that time, to which `from` and `to` are rounded outward. What would need buckets that are no longer kept is refused.
 //!
 //! Promises: the stretches of a plan lie end to end, cover the range exactly, and none of their buckets lies in two buckets
 //! of the answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::Subject;
 use super::answer::Resume;
@@ -18,6 +19,7 @@ use crate::limits::{
     QUERY_BUCKETS_DEFAULT, QUERY_BUCKETS_READ_MAX, QUERY_POINTS_MAX, QUERY_POINTS_PAGED_MAX, RETENTION_MAX,
 };
 use crate::observe::grain::Grain;
+use crate::observe::kept::Kept;
 use crate::observe::metric::Kind;
 use crate::observe::page::Torn;
 use crate::observe::slab::Key;
@@ -135,6 +137,7 @@ pub struct Plan {
     pub stretches: Vec<Stretch>,
     pub(super) ask: Ask,
     pub(super) subject: Subject,
+    kept: Kept,
     /// Absent: one moment, everything that is read together.
     pub(super) range: Option<Range>,
     /// Of a moment: which, or absent for all that is known.
@@ -147,8 +150,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How an answer to this comes about. `resume` is what the question's cursor stands for.
-    pub fn new(ask: Ask, subject: Subject, now: Timestamp, resume: Option<Resume>) -> Result<Self, Invalid> {
+    /// How an answer to this comes about from what is kept. `resume` is what the question's cursor stands for.
+    pub fn new(ask: Ask, subject: Subject, kept: Kept, resume: Option<Resume>) -> Result<Self, Invalid> {
         let mut grouped = Vec::new();
         for (at, name) in ask.group_by.iter().enumerate() {
             let place = place_of(&subject, name, &format!("group_by[{at}]"))?;
@@ -162,12 +165,12 @@ impl Plan {
         for (name, values) in &ask.filters {
             filters.insert(place_of(&subject, name, &format!("where.{name}"))?, values.clone());
         }
-        let mut plan =
-            Self { stretches: Vec::new(), at: None, range: None, ask, subject, grouped, filters, resume };
+        let (stretches, at, range) = (Vec::new(), None, None);
+        let mut plan = Self { stretches, at, range, ask, subject, kept, grouped, filters, resume };
         if plan.ask.is_moment() {
-            plan.stop_at();
+            plan.stop_at()?;
         } else {
-            plan.go_over(now)?;
+            plan.go_over()?;
         }
         Ok(plan)
     }
@@ -177,22 +180,41 @@ impl Plan {
         if self.ask.limit.is_some() { QUERY_POINTS_PAGED_MAX } else { QUERY_POINTS_MAX }
     }
 
-    fn stop_at(&mut self) {
-        let base = self.subject.base;
-        match self.ask.at {
-            Some(at) => {
-                let end = round_up(at.as_ms(), base);
-                self.at = Some(end);
-                self.stretches = everything_before(end, base);
-            }
-            None => self.stretches = vec![Stretch { grain: Grain::D7, from: i64::MIN, to: i64::MAX }],
+    fn stop_at(&mut self) -> Result<(), Invalid> {
+        let Some(at) = self.ask.at.map(Timestamp::as_ms) else {
+            self.stretches = vec![Stretch { grain: Grain::D7, from: i64::MIN, to: i64::MAX }];
+            return Ok(());
+        };
+        let shortest = self.shortest("at", at)?;
+        let end = round_up(at, shortest);
+        if end != at && shortest > Grain::H1 {
+            let detail = format!(
+                "of that time, only what was at {} and {shortest} before and after is kept",
+                utc(end)
+            );
+            return Err(Invalid::new("not_kept", "at", detail));
         }
+        self.at = Some(end);
+        self.stretches = everything_before(end, self.subject.base);
+        Ok(())
     }
 
-    fn go_over(&mut self, now: Timestamp) -> Result<(), Invalid> {
+    /// The shortest buckets that are kept for a time.
+    fn shortest(&self, field: &str, ms: i64) -> Result<Grain, Invalid> {
+        self.kept.finest(self.subject.base, ms).ok_or_else(|| {
+            let (term, since) = (
+                every_text(millis(self.kept.term())),
+                utc(self.kept.now().as_ms() - millis(self.kept.term())),
+            );
+            let detail = format!("this is kept for {term}: ask for what happened since {since}");
+            Invalid::new("not_kept", field, detail)
+        })
+    }
+
+    fn go_over(&mut self) -> Result<(), Invalid> {
         let range = match self.resume.as_ref().and_then(|resume| resume.range) {
             Some(range) => range,
-            None => self.range_asked(now)?,
+            None => self.range_asked()?,
         };
         self.range = Some(range);
         let buckets = usize::try_from(range.buckets()).unwrap_or(usize::MAX);
@@ -203,7 +225,8 @@ impl Plan {
             self.stretches = everything_before(range.from, self.subject.base);
         }
         self.stretches.extend(plan(range.from, range.to, range.every, self.subject.base));
-        self.check_work(range)
+        self.check_work(range)?;
+        self.check_kept()
     }
 
     /// An odd interval may be made of very many short buckets.
@@ -218,21 +241,36 @@ impl Plan {
         Err(Invalid::new("query_too_large", "every", detail))
     }
 
-    fn range_asked(&self, now: Timestamp) -> Result<Range, Invalid> {
+    /// Everything that is to be read is still there.
+    fn check_kept(&self) -> Result<(), Invalid> {
+        let is_gone =
+            |stretch: &&Stretch| stretch.from != i64::MIN && stretch.from < self.kept.since(stretch.grain);
+        let Some(gone) = self.stretches.iter().find(is_gone) else { return Ok(()) };
+        let shortest = self.shortest("from", gone.from)?;
+        let detail = format!(
+            "of {}, only buckets of {shortest} and longer are kept: ask for `every` {shortest} or a multiple of it, or for \
+             a later time",
+            utc(gone.from)
+        );
+        Err(Invalid::new("not_kept", "every", detail))
+    }
+
+    fn range_asked(&self) -> Result<Range, Invalid> {
         let base = self.subject.base;
-        let to = self.ask.to.unwrap_or(now).as_ms();
-        let from = self.ask.from.map_or(to - HOUR_MS, Timestamp::as_ms);
+        let to = self.ask.to.unwrap_or(self.kept.now()).as_ms();
+        let usual = HOUR_MS.min(millis(self.kept.term()));
+        let from = self.ask.from.map_or(to - usual, Timestamp::as_ms);
         if from >= to {
             let detail = "`from` lies before `to`, which is now unless it is given";
             return Err(Invalid::new("field_range", "from", detail));
         }
-        let (from, to) = (base.start_ms(from), round_up(to, base));
+        let shortest = self.shortest("from", from)?;
+        let (from, to) = (shortest.start_ms(from), round_up(to, self.shortest("to", to)?));
         let every = match self.ask.every {
-            Some(every) => i64::try_from(every.0.as_millis()).unwrap_or(i64::MAX),
-            None => interval(from, to, base, QUERY_BUCKETS_DEFAULT).unwrap_or(WEEK_MS * 52),
+            Some(every) => millis(every.0),
+            None => interval(from, to, shortest, QUERY_BUCKETS_DEFAULT).unwrap_or(WEEK_MS * 52),
         };
-        let longest = i64::try_from(RETENTION_MAX.as_millis()).unwrap_or(i64::MAX);
-        if every == 0 || every % base.length_ms() != 0 || every > longest {
+        if every == 0 || every % base.length_ms() != 0 || every > millis(RETENTION_MAX) {
             let detail =
                 format!("`every` is a multiple of {base}, the shortest buckets that are kept of this");
             return Err(Invalid::new("field_value", "every", detail));
@@ -244,7 +282,8 @@ impl Plan {
     pub(super) fn too_large(&self, series: usize) -> Invalid {
         let Range { from, to, .. } = self.range.unwrap_or(Range { from: 0, to: 1, every: 1 });
         let buckets = QUERY_POINTS_MAX / series.max(1);
-        let remedy = match interval(from, to, self.subject.base, buckets) {
+        let shortest = self.kept.finest(self.subject.base, from).unwrap_or(Grain::D7);
+        let remedy = match interval(from, to, shortest, buckets) {
             Some(every) => format!("ask for `every` {} or coarser, or for less time", every_text(every)),
             None => "narrow it down with `where`, or group by fewer dimensions".to_owned(),
         };
@@ -300,4 +339,12 @@ pub(super) fn every_text(every: i64) -> String {
     } else {
         Span::from_ms(every.unsigned_abs()).to_string()
     }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn utc(ms: i64) -> Timestamp {
+    Timestamp::from_ms(ms)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::id::KeyNo;
-use crate::observe::{Cell, Delta, Key, Rise, Slab, page};
+use crate::observe::{Cell, Delta, Kept, Key, Rise, Slab, page};
 use crate::subscriber::Invalid;
 use crate::time::Timestamp;
 
@@ -60,7 +60,7 @@ impl Rollups {
     }
 }
 
-fn subject(kind: Kind, base: Grain) -> Subject {
+pub(super) fn subject(kind: Kind, base: Grain) -> Subject {
     match kind {
         Kind::Counter | Kind::Histogram => Subject {
             kind,
@@ -80,7 +80,7 @@ pub(super) fn planned(
     resume: Option<Resume>,
 ) -> Result<Plan, Invalid> {
     let ask = Ask::parse(kind, body.to_string().as_bytes())?;
-    Plan::new(ask, subject(kind, base), Timestamp::from_ms(NOW), resume)
+    Plan::new(ask, subject(kind, base), Kept::everything(Timestamp::from_ms(NOW)), resume)
 }
 
 #[track_caller]

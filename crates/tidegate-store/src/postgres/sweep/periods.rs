@@ -1,13 +1,12 @@
 //! Retention of what is partitioned: periods of events and of attempts are dropped, not deleted.
 //!
 //! A period of events that is over and old enough goes in three moves. First it is looked through, piece by piece and
-//! in nobody's way, for events that a delivery still needs. Then, in one short transaction that everybody waits for,
-//! it is detached and those events are put back, into the partition for what must outlive its period. Last, the ids
-//! of the others are given free, a few at a time, and the table is dropped.
+//! in nobody's way, for events that something still needs or whose type has a term of its own. Then, in one short
+//! transaction that everybody waits for, it is detached and those events are put back, into the partition for what must
+//! outlive its period. Last, the ids of the others are given free, a few at a time, and the table is dropped.
 //!
-//! What outlived its period goes row by row, when nobody needs it any more. So does a period of which too much is needed
-//! to be moved while everybody waits. Nobody makes deliveries of past events while rows are judged, see
-//! [`hold_past`](super::hold_past).
+//! A period of which too much stays to be moved while everybody waits is thinned instead: the others go row by row, once,
+//! and the table is dropped when nothing is left in it. What outlived its term is noted as overdue, see `overdue`.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +17,7 @@ use tokio_postgres::error::SqlState;
 use super::{PAST, Step};
 use crate::Sweep;
 use crate::postgres::db::{Asked, Fault};
+use crate::postgres::keeping;
 
 /// Rows that are moved at most while everybody waits, and their bytes.
 pub(super) const MOVED_MAX: usize = 10_000;
@@ -28,12 +28,18 @@ const PIECE_ROWS: i64 = 5_000;
 /// How long everybody may have to wait behind a detachment that waits itself.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
-/// Whether a delivery that may still be sent carries the event `e`, or a window that gathers holds it. Each is one look at an index: as `EXISTS` the planner
-/// might read all deliveries instead.
-const NEEDED: &str =
+/// Whether a delivery that may still be sent carries the event `e`, or a window that gathers holds it, or it has not been
+/// observed while there is any metric. Each is one look at an index: as `EXISTS` the planner might read all deliveries
+/// instead.
+pub(super) const NEEDED: &str =
     "((SELECT TRUE FROM deliveries d WHERE d.event = e.seq AND d.status IN (0, 1, 2, 4) LIMIT 1) IS NOT NULL
         OR (SELECT TRUE FROM members m JOIN windows w ON w.no = m.\"window\" LEFT JOIN deliveries d ON d.id = w.delivery
-            WHERE m.event = e.seq AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1) IS NOT NULL)";
+            WHERE m.event = e.seq AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1) IS NOT NULL
+        OR (SELECT TRUE FROM marks k WHERE k.incarnation = e.incarnation AND k.seq < e.seq
+            AND EXISTS (SELECT 1 FROM metrics WHERE ended_at IS NULL)) IS NOT NULL)";
+/// Whether the type of the event `e` has a term of its own: then others care for it.
+pub(super) const HAS_OWN_TERM: &str = "((SELECT TRUE FROM event_terms t
+    WHERE t.project = e.project AND t.source = e.source AND t.type = e.type) IS NOT NULL)";
 
 /// A table that holds, or held, one period.
 pub(super) struct Table {
@@ -44,8 +50,12 @@ pub(super) struct Table {
 /// Events that must outlive their period.
 pub(super) struct Needed {
     seqs: BTreeSet<Seq>,
+    /// Those of them that have also outlived their term.
+    overdue: BTreeSet<Seq>,
     /// All deliveries up to this number have been looked at.
     mark: i64,
+    /// When the newest of the others happened, or was accepted if that was later.
+    newest: Option<i64>,
 }
 
 impl Step<'_> {
@@ -73,45 +83,45 @@ impl Step<'_> {
         Timestamp::from_ms(length.saturating_mul(table.period + 1))
     }
 
-    /// Goes on behind a number. Between two periods that are still there lies what has outlived others.
+    /// Goes on behind a number, with the first period that has higher ones.
     pub(super) async fn remove_events(&mut self, after: Seq) -> Asked<Sweep> {
         let tables = self.tables("events").await?;
-        let table = tables.iter().find(|table| self.last_no(table) > after);
-        let first = table.map(|table| self.first_no(table));
-        let Some(table) = table.filter(|table| self.first_no(table) - 1 <= after) else {
-            let until = first.map_or(Seq::MAX, |first| first - 1);
-            let go_on = self.remove_rows("events_kept", after, until).await?;
-            return Ok(
-                go_on.map_or(first.map_or(Sweep::Rest, |first| Sweep::Events(first - 1)), Sweep::Events)
-            );
+        let Some(table) = tables.iter().find(|table| self.last_no(table) > after) else {
+            return Ok(Sweep::Rollups(0));
         };
-        let last = self.last_no(table);
         let go_on = if !table.is_attached {
             self.forget(table, after).await?
-        } else if after == self.first_no(table) - 1 {
+        } else if after < self.first_no(table) {
             return self.begin(table).await;
         } else {
-            self.remove_rows(&name("events", table), after, last).await?
+            self.thin(table, after).await?
         };
-        Ok(Sweep::Events(go_on.unwrap_or(last)))
+        Ok(Sweep::Events(go_on.unwrap_or(self.last_no(table))))
     }
 
     /// Detaches a period if its time has come.
     async fn begin(&mut self, table: &Table) -> Asked<Sweep> {
         let (before, last) = (self.first_no(table) - 1, self.last_no(table));
-        let newest = self.newest(table).await?;
-        let end = self.end_of(table);
-        let due = newest.map_or(end, |newest| newest.plus(self.terms.events).max(end));
-        if due > self.now {
-            // Later periods are younger.
-            newest.into_iter().for_each(|_| self.out.due_at(due));
-            return Ok(Sweep::Rest);
+        if self.is_thin(table).await? {
+            if !self.is_empty(table).await? {
+                return Ok(Sweep::Events(last));
+            }
+        } else {
+            let newest = self.newest(table).await?;
+            let end = self.end_of(table);
+            let due = newest.map_or(end, |newest| newest.plus(self.terms.events).max(end));
+            if due > self.now {
+                // Later periods are younger.
+                newest.into_iter().for_each(|_| self.out.due_at(due));
+                return Ok(Sweep::Rollups(0));
+            }
         }
         let Some(needed) = self.needed(table).await? else {
-            let go_on = self.remove_rows(&name("events", table), before, last).await?;
-            return Ok(Sweep::Events(go_on.unwrap_or(last)));
+            let begin = "INSERT INTO periods_kept VALUES ($1, FALSE) ON CONFLICT DO NOTHING";
+            self.conn.execute(begin, &[&table.period]).await?;
+            return Ok(Sweep::Events(self.thin(table, before).await?.unwrap_or(last)));
         };
-        if !needed.seqs.is_empty() {
+        if !needed.overdue.is_empty() {
             self.look_again();
         }
         if self.detach_events(table, needed).await? {
@@ -121,8 +131,38 @@ impl Step<'_> {
         Ok(Sweep::Events(last))
     }
 
+    /// Whether it has been looked through row by row, and no type has lost its own term since.
+    async fn is_thin(&self, table: &Table) -> Asked<bool> {
+        let sql = "SELECT 1 FROM periods_kept WHERE period = $1 AND is_thin";
+        self.conn.exists(sql, &[&table.period]).await
+    }
+
+    async fn is_empty(&self, table: &Table) -> Asked<bool> {
+        let sql = format!("SELECT NOT EXISTS (SELECT 1 FROM {})", name("events", table));
+        Ok(self.conn.client().query_one(&sql, &[]).await?.get(0))
+    }
+
+    /// Removes events of a period one by one, but for those with terms of their own. Says where to go on.
+    async fn thin(&mut self, table: &Table, after: Seq) -> Asked<Option<Seq>> {
+        let name = name("events", table);
+        let sql = format!(
+            "SELECT seq, greatest(accepted_at, time), {HAS_OWN_TERM} FROM {name} e WHERE seq > $1 ORDER BY seq LIMIT $2"
+        );
+        let rows = self.conn.client().query(&sql, &[&after, &self.limit()]).await?;
+        let due: Vec<(Seq, i64)> =
+            rows.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| (row.get(0), row.get(1))).collect();
+        let removed = self.remove_unless_needed(&name, &due).await?;
+        keeping::raise_swept_until(self.conn, removed).await?;
+        if rows.len() == self.limit {
+            return Ok(rows.last().map(|row| row.get(0)));
+        }
+        let end = "UPDATE periods_kept SET is_thin = TRUE WHERE period = $1";
+        self.conn.execute(end, &[&table.period]).await?;
+        Ok(None)
+    }
+
     /// When a delivery ends is nobody's guess: look again, but not all the time.
-    fn look_again(&mut self) {
+    pub(super) fn look_again(&mut self) {
         self.out.due_at(self.now.plus(self.terms.events / 100));
     }
 
@@ -136,21 +176,26 @@ impl Step<'_> {
         Ok(row.get::<_, Option<i64>>(0).map(Timestamp::from_ms))
     }
 
-    /// The events of a period that are needed, if they are few enough to be moved.
+    /// The events of a period that must outlive it, if they are few enough to be moved.
     pub(super) async fn needed(&self, table: &Table) -> Asked<Option<Needed>> {
         let sql = format!(
-            "SELECT count(*), max(seq), array_agg(seq) FILTER (WHERE is_needed),
-                coalesce(sum(bytes) FILTER (WHERE is_needed), 0)::bigint
-             FROM (SELECT seq, octet_length(body) AS bytes, {NEEDED} AS is_needed FROM {} e
-                WHERE seq > $1 ORDER BY seq LIMIT $2) e",
+            "SELECT count(*), max(seq), array_agg(seq) FILTER (WHERE is_needed OR has_own),
+                coalesce(sum(bytes) FILTER (WHERE is_needed OR has_own), 0)::bigint,
+                array_agg(seq) FILTER (WHERE is_needed AND NOT has_own),
+                max(newest) FILTER (WHERE NOT is_needed AND NOT has_own)
+             FROM (SELECT seq, greatest(accepted_at, time) AS newest, octet_length(body) AS bytes, {NEEDED} AS is_needed, {HAS_OWN_TERM} AS has_own
+                FROM {} e WHERE seq > $1 ORDER BY seq LIMIT $2) e",
             name("events", table)
         );
         let mark = self.mark().await?;
-        let (mut seqs, mut bytes, mut after) = (BTreeSet::new(), 0_i64, 0_i64);
+        let (mut seqs, mut overdue, mut newest) = (BTreeSet::new(), BTreeSet::new(), None);
+        let (mut bytes, mut after) = (0_i64, 0_i64);
         loop {
             let row = self.conn.client().query_one(&sql, &[&after, &PIECE_ROWS]).await?;
             seqs.extend(row.get::<_, Option<Vec<Seq>>>(2).unwrap_or_default());
             bytes += row.get::<_, i64>(3);
+            overdue.extend(row.get::<_, Option<Vec<Seq>>>(4).unwrap_or_default());
+            newest = newest.max(row.get::<_, Option<i64>>(5));
             if seqs.len() > MOVED_MAX || bytes > MOVED_BYTES_MAX {
                 return Ok(None);
             }
@@ -160,8 +205,10 @@ impl Step<'_> {
             after = row.get(1);
         }
         let later = self.mark().await?;
-        seqs.extend(self.needed_since(table, mark).await?);
-        Ok(Some(Needed { seqs, mark: later }))
+        let since = self.needed_since(table, mark).await?;
+        seqs.extend(&since);
+        overdue.extend(since);
+        Ok(Some(Needed { seqs, overdue, mark: later, newest }))
     }
 
     /// A number such that every delivery of a past event up to it is visible from here on, or will never be.
@@ -191,10 +238,15 @@ impl Step<'_> {
             let name = name("events", table);
             self.detach("events", &name).await?;
             // Whoever was about to make a delivery of one of these has ended, or will not find it.
-            needed.seqs.extend(self.needed_since(table, needed.mark).await?);
+            let since = self.needed_since(table, needed.mark).await?;
+            needed.seqs.extend(&since);
+            needed.overdue.extend(since);
             let seqs: Vec<Seq> = needed.seqs.into_iter().collect();
             let put_back = format!("INSERT INTO events SELECT * FROM {name} WHERE seq = ANY($1)");
             self.conn.client().execute(&put_back, &[&seqs]).await?;
+            self.note_overdue(&needed.overdue.into_iter().collect::<Vec<_>>()).await?;
+            keeping::raise_swept_until(self.conn, needed.newest).await?;
+            self.conn.execute("DELETE FROM periods_kept WHERE period = $1", &[&table.period]).await?;
             Ok(())
         })
         .await
@@ -239,39 +291,6 @@ impl Step<'_> {
             return Ok(None);
         }
         Ok(row.get(2))
-    }
-
-    /// Removes events one by one, with their ids. Says where to go on.
-    async fn remove_rows(&mut self, name: &str, after: Seq, until: Seq) -> Asked<Option<Seq>> {
-        // In this order: whoever makes deliveries of past events may wait for the table, but not with the table in hand.
-        self.conn.client().batch_execute(&format!("LOCK TABLE {name} IN ROW EXCLUSIVE MODE")).await?;
-        self.conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&self.space, &PAST]).await?;
-        let sql = format!(
-            "SELECT seq, accepted_at, {NEEDED} FROM {name} e WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
-        );
-        let rows = self.conn.client().query(&sql, &[&after, &until, &self.limit()]).await?;
-        let mut gone: Vec<Seq> = Vec::new();
-        for row in &rows {
-            let due = Timestamp::from_ms(row.get(1)).plus(self.terms.events);
-            if due > self.now {
-                self.out.due_at(due);
-            } else if row.get(2) {
-                self.look_again();
-            } else {
-                gone.push(row.get(0));
-            }
-        }
-        if !gone.is_empty() {
-            let sql = format!(
-                "WITH gone AS (DELETE FROM {name} WHERE seq = ANY($1) RETURNING seq, key_high, key_low),
-                    folded AS (DELETE FROM members WHERE event = ANY($1))
-                 DELETE FROM dedupe d USING gone
-                 WHERE d.key_high = gone.key_high AND d.key_low = gone.key_low AND d.event = gone.seq"
-            );
-            self.conn.client().execute(&sql, &[&gone]).await?;
-            self.out.events += gone.len() as u64;
-        }
-        Ok(rows.last().filter(|_| rows.len() == self.limit).map(|row| row.get(0)))
     }
 
     /// Drops the oldest period of attempts whose deliveries have gone, or nearly all: the attempts of the others are put

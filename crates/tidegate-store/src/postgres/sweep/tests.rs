@@ -91,6 +91,7 @@ fn terms() -> Retention {
         events: Duration::from_millis(EVENTS),
         deliveries: Duration::from_millis(DELIVERIES),
         undelivered: Duration::from_millis(20_000),
+        ..Retention::default()
     }
 }
 
@@ -169,6 +170,48 @@ async fn of_which_too_much_is_needed_goes_row_by_row() {
     assert_eq!(place.count(TABLES).await, 0);
 }
 
+async fn put_type(bench: &Bench, keep_ms: Option<i64>) {
+    let (service, type_name) = ("shop".to_owned(), "kept".to_owned());
+    let (definition, metrics) = ("{}".to_owned(), Vec::new());
+    bench
+        .change(Change::PutType { project: PROJECT, service, type_name, definition, metrics, keep_ms })
+        .await;
+}
+
+#[tokio::test]
+async fn of_which_too_much_is_kept_for_longer_is_thinned_once() {
+    let place = Place::new();
+    let mut bench = Bench::new(Arc::clone(&place) as Arc<dyn Harness>).await;
+    let subscriber = bench.subscriber("s").await;
+    put_type(&bench, Some(60_000)).await;
+    bench.send((0..=MOVED_MAX).map(|n| draft(format!("e{n}")).kind("kept"))).await;
+    bench.send([draft("1"), draft("2").to(subscriber)]).await;
+    bench.pass(EVENTS);
+    let thin = "SELECT count(*) FROM periods_kept WHERE is_thin";
+    assert_eq!((swept(&bench).await, place.count(thin).await, place.count(KEPT).await), (1, 1, 0));
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    assert_eq!(swept(&bench).await, 1, "what outlived its term is not forgotten");
+    bench.pass(60_000 - EVENTS);
+    assert_eq!(swept(&bench).await, MOVED_MAX as u64 + 1);
+    assert_eq!((place.count(TABLES).await, place.count(thin).await), (0, 0));
+}
+
+#[tokio::test]
+async fn what_lost_its_term_goes_wherever_it_is() {
+    let place = Place::new();
+    let mut bench = Bench::new(Arc::clone(&place) as Arc<dyn Harness>).await;
+    put_type(&bench, Some(60_000)).await;
+    bench.send([draft("1").kind("kept"), draft("2")]).await;
+    bench.pass(2_000);
+    bench.send((0..=MOVED_MAX).map(|n| draft(format!("e{n}")).kind("kept"))).await;
+    bench.pass(EVENTS);
+    assert_eq!((swept(&bench).await, place.count(KEPT).await, place.count(TABLES).await), (1, 1, 1));
+    put_type(&bench, None).await;
+    assert_eq!(swept(&bench).await, MOVED_MAX as u64 + 2);
+    assert_eq!((place.count(KEPT).await, place.count(TABLES).await), (0, 0));
+}
+
 #[tokio::test]
 async fn whoever_reads_for_long_is_not_waited_for() {
     let place = Place::new();
@@ -205,9 +248,9 @@ async fn is_kept_for_a_replay(outlived: bool) {
     let space = place.target().space();
     other.begin().await.unwrap();
     replay::replay(&other, space, &again, bench.now).await.unwrap();
-    // It comes to the period itself, or to what lies before all periods.
-    let from = if outlived { 0 } else { (job.event >> BITS << BITS) - 1 };
-    let sweeping = tokio::spawn(round(Arc::clone(bench.store()), Sweep::Events(from), bench.now));
+    // It comes to the period itself, or to what is overdue.
+    let from = if outlived { Sweep::Overdue(0) } else { Sweep::Events((job.event >> BITS << BITS) - 1) };
+    let sweeping = tokio::spawn(round(Arc::clone(bench.store()), from, bench.now));
     wait_for_retention(&place, space, || sweeping.is_finished()).await;
     other.commit().await.unwrap();
     assert_eq!(sweeping.await.unwrap(), 0);
@@ -310,8 +353,9 @@ async fn whatever_waits_for_whoever_is_about_to_fold_it() {
         let (mut other, space) = (place.session().await, place.target().space());
         other.begin().await.unwrap();
         replay::replay(&other, space, &replay_of(&bench, &jobs[0]).await, bench.now).await.unwrap();
-        let from = if outlived { 0 } else { (jobs[0].event >> BITS << BITS) - 1 };
-        let sweeping = tokio::spawn(round(Arc::clone(bench.store()), Sweep::Events(from), bench.now));
+        let before = (jobs[0].event >> BITS << BITS) - 1;
+        let from = if outlived { Sweep::Overdue(0) } else { Sweep::Events(before) };
+        let sweeping = tokio::spawn(round(Arc::clone(bench.store()), from, bench.now));
         wait_for_retention(&place, space, || sweeping.is_finished()).await;
         other.commit().await.unwrap();
         assert_eq!(sweeping.await.unwrap(), 0);

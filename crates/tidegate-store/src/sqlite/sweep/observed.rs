@@ -1,0 +1,254 @@
+//! Retention of what was counted: rollups age, what nobody declares any more goes, and so do values without events and
+//! objects without news.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+use tidegate_core::id::MetricNo;
+use tidegate_core::observe::{Grain, Kept, Kind, Slab, state};
+use tidegate_core::time::Timestamp;
+
+use super::Step;
+use crate::Sweep;
+use crate::sqlite::{keeping, postings, rollups};
+use crate::sweep::{ENDED_GRACE, METRICS_PER_STEP, before, next_walk};
+
+/// When objects were last gone through, and the oldest news of any that was left then.
+const OBJECTS_WALKED: &str = "objects_walked";
+const OBJECTS_OLDEST: &str = "objects_oldest";
+
+const LIVING: &str =
+    "SELECT no, kind, keep_ms FROM metrics WHERE no > ?1 AND ended_at IS NULL ORDER BY no LIMIT ?2";
+pub(in crate::sqlite) const OLDEST_BUCKET: &str =
+    "SELECT min(bucket) FROM rollups WHERE metric = ?1 AND grain = ?2";
+pub(in crate::sqlite) const REMOVE_BUCKETS: &str =
+    "DELETE FROM rollups WHERE metric = ?1 AND grain = ?2 AND (bucket, page) IN
+        (SELECT bucket, page FROM rollups WHERE metric = ?1 AND grain = ?2 AND bucket < ?3
+         ORDER BY bucket, page LIMIT ?4)";
+/// What came before its end has been observed, and nobody counts the past.
+const ENDED: &str = "SELECT no FROM metrics WHERE ended_at <= ?1
+        AND NOT EXISTS (SELECT 1 FROM backfills WHERE finished_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM events WHERE seq > (SELECT min(seq) FROM marks) AND seq <= ended_no)
+    ORDER BY ended_at LIMIT 1";
+/// Everything of a metric, some rows at a time.
+pub(in crate::sqlite) const REMOVE_OF_METRIC: [&str; 4] = [
+    "DELETE FROM rollups WHERE metric = ?1 AND (grain, bucket, page) IN
+        (SELECT grain, bucket, page FROM rollups WHERE metric = ?1 LIMIT ?2)",
+    "DELETE FROM rollup_keys WHERE metric = ?1 AND key IN (SELECT key FROM rollup_keys WHERE metric = ?1 LIMIT ?2)",
+    "DELETE FROM object_changes WHERE state = ?1 AND (object, time, event) IN
+        (SELECT object, time, event FROM object_changes WHERE state = ?1 LIMIT ?2)",
+    "DELETE FROM objects WHERE state = ?1 AND object IN (SELECT object FROM objects WHERE state = ?1 LIMIT ?2)",
+];
+pub(in crate::sqlite) const NEXT_SEGMENT: &str = "SELECT min(segment) FROM postings WHERE segment > ?1";
+pub(in crate::sqlite) const REMOVE_POSTINGS: &str =
+    "DELETE FROM postings WHERE segment = ?1 AND (metric, value, first) IN
+        (SELECT metric, value, first FROM postings WHERE segment = ?1 LIMIT ?2)";
+const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
+    WHERE no >= ?1 AND kind = ?2 AND ended_at IS NULL ORDER BY no LIMIT 1";
+pub(in crate::sqlite) const OBJECTS: &str = "SELECT object, value, time FROM objects
+    WHERE state = ?1 AND object > ?2 ORDER BY object LIMIT ?3";
+pub(in crate::sqlite) const REMOVE_CHANGES: &str =
+    "DELETE FROM object_changes WHERE state = ?1 AND object = ?2 AND (time, event) IN
+        (SELECT time, event FROM object_changes WHERE state = ?1 AND object = ?2 AND time <= ?3
+         ORDER BY time, event LIMIT ?4)";
+
+impl Step<'_> {
+    /// Buckets whose time is over, metric after metric and length after length.
+    pub(super) fn age_rollups(&mut self, after: MetricNo) -> rusqlite::Result<Sweep> {
+        type Row = (MetricNo, i64, Option<i64>);
+        let metrics: Vec<Row> = self.rows(LIVING, params![after, METRICS_PER_STEP as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
+        let mut left = self.limit;
+        for (metric, kind, keep_ms) in &metrics {
+            let Some(kind) = Kind::from_code(*kind).filter(|kind| *kind != Kind::Index) else { continue };
+            let term = self.rollup_term(*keep_ms);
+            let kept = Kept::new(kind, term, self.now);
+            for grain in Grain::ALL {
+                left -= self.age(*metric, grain, &kept, left)?;
+                if left == 0 {
+                    return Ok(Sweep::Rollups(metric - 1));
+                }
+            }
+            self.out.due_at(self.now.plus(Grain::S5.kept(term)));
+        }
+        let last = metrics.last().filter(|_| metrics.len() == METRICS_PER_STEP);
+        Ok(last.map_or(Sweep::EndedMetrics, |(last, ..)| Sweep::Rollups(*last)))
+    }
+
+    fn rollup_term(&self, keep_ms: Option<i64>) -> Duration {
+        keep_ms.map_or(self.terms.rollups, |ms| Duration::from_millis(ms.unsigned_abs()))
+    }
+
+    /// Says how many rows are gone.
+    fn age(&mut self, metric: MetricNo, grain: Grain, kept: &Kept, limit: usize) -> rusqlite::Result<usize> {
+        let mut removed = 0;
+        loop {
+            let oldest: Option<i64> = self
+                .conn
+                .prepare_cached(OLDEST_BUCKET)?
+                .query_row(params![metric, grain.code()], |row| row.get(0))?;
+            let Some(oldest) = oldest else { return Ok(removed) };
+            if oldest >= kept.over(grain) || removed > 0 {
+                kept.until(grain, oldest).into_iter().for_each(|at| self.out.due_at(at));
+                return Ok(removed);
+            }
+            let values = params![metric, grain.code(), kept.over(grain), limit as i64];
+            removed = self.conn.prepare_cached(REMOVE_BUCKETS)?.execute(values)?;
+            self.out.rollups += removed as u64;
+            self.has_written = true;
+        }
+    }
+
+    /// A metric that nobody declares any more goes with all it has, when nothing can add to it any more.
+    pub(super) fn remove_ended_metrics(&mut self) -> rusqlite::Result<Sweep> {
+        let over = before(self.now, ENDED_GRACE);
+        let Some(metric) = self.rows(ENDED, [over], |row| row.get::<_, MetricNo>(0))?.pop() else {
+            if self.conn.prepare_cached("SELECT 1 FROM metrics WHERE ended_at IS NOT NULL")?.exists([])? {
+                self.out.due_at(self.now.plus(ENDED_GRACE));
+            }
+            return Ok(Sweep::Postings(-1));
+        };
+        self.has_written = true;
+        let mut left = self.limit;
+        for (place, sql) in REMOVE_OF_METRIC.into_iter().enumerate() {
+            let removed = self.conn.prepare_cached(sql)?.execute(params![metric, left as i64])?;
+            match place {
+                0 => self.out.rollups += removed as u64,
+                3 => self.out.objects += removed as u64,
+                _ => {}
+            }
+            left -= removed;
+            if left == 0 {
+                return Ok(Sweep::EndedMetrics);
+            }
+        }
+        self.conn.prepare_cached("DELETE FROM metrics WHERE no = ?1")?.execute([metric])?;
+        Ok(Sweep::EndedMetrics)
+    }
+
+    /// Segments of which no event is left.
+    pub(super) fn remove_postings(&mut self, mut after: i64) -> rusqlite::Result<Sweep> {
+        for _ in 0..self.limit {
+            let next: Option<i64> =
+                self.conn.prepare_cached(NEXT_SEGMENT)?.query_row([after], |row| row.get(0))?;
+            let Some(segment) = next else { return Ok(Sweep::OBJECTS) };
+            let (first, last) = postings::bounds(segment);
+            let any = "SELECT 1 FROM events WHERE seq >= ?1 AND seq <= ?2 LIMIT 1";
+            if !self.conn.prepare_cached(any)?.exists([first, last])? {
+                let values = params![segment, self.limit as i64];
+                let removed = self.conn.prepare_cached(REMOVE_POSTINGS)?.execute(values)?;
+                self.out.postings += removed as u64;
+                self.has_written = true;
+                return Ok(Sweep::Postings(after));
+            }
+            after = segment;
+        }
+        Ok(Sweep::Postings(after))
+    }
+
+    /// Objects of which nothing was heard for the whole term, and what others did before it. A walk through all of them
+    /// begins when something may be due, and not all the time.
+    pub(super) fn forget_objects(&mut self, state: MetricNo, after: &str) -> rusqlite::Result<Sweep> {
+        let is_begin = (state, after) == (0, "");
+        if is_begin && self.objects_due()? > self.now {
+            return Ok(Sweep::Rest);
+        }
+        let next = self
+            .conn
+            .prepare_cached(NEXT_STATE)?
+            .query_row(params![state, Kind::State.code()], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let Some((next, keep_ms)) = next else {
+            if !is_begin {
+                keeping::set_number(self.conn, OBJECTS_WALKED, self.now.as_ms())?;
+                self.has_written = true;
+                self.objects_due()?;
+            }
+            return Ok(Sweep::Rest);
+        };
+        if is_begin {
+            keeping::set_number(self.conn, OBJECTS_OLDEST, self.now.as_ms())?;
+            self.has_written = true;
+        }
+        let after = if next == state { after } else { "" };
+        let over = before(self.now, self.rollup_term(keep_ms));
+        let last = self.forget_objects_of(next, after, over)?;
+        Ok(last.map_or(Sweep::Objects(next + 1, String::new()), |last| Sweep::Objects(next, last)))
+    }
+
+    /// When it is time to go through them.
+    fn objects_due(&mut self) -> rusqlite::Result<Timestamp> {
+        let oldest = keeping::number(self.conn, OBJECTS_OLDEST)?.unwrap_or(0);
+        let walked = keeping::number(self.conn, OBJECTS_WALKED)?.unwrap_or(0);
+        let due = next_walk(walked, oldest, self.terms.rollups);
+        if due > self.now {
+            self.out.due_at(due);
+        }
+        Ok(due)
+    }
+
+    /// Says where to go on, if there are more.
+    fn forget_objects_of(
+        &mut self,
+        metric: MetricNo,
+        after: &str,
+        over: i64,
+    ) -> rusqlite::Result<Option<String>> {
+        let rows: Vec<(String, String, i64)> =
+            self.rows(OBJECTS, params![metric, after, self.limit as i64], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })?;
+        let (mut left, mut last, mut oldest) = (self.limit, after.to_owned(), i64::MAX);
+        let mut gone = Slab::new(metric.unsigned_abs());
+        for (object, value, time) in &rows {
+            let changes = params![metric, object, over, left as i64];
+            left -= self.conn.prepare_cached(REMOVE_CHANGES)?.execute(changes)?;
+            if left == 0 {
+                break;
+            }
+            if *time <= over {
+                let sql = "DELETE FROM objects WHERE state = ?1 AND object = ?2";
+                self.conn.prepare_cached(sql)?.execute(params![metric, object])?;
+                gone.shift(metric, Grain::S5, &state::counted_as(value), self.now, -1);
+                self.out.objects += 1;
+            } else {
+                oldest = oldest.min(*time);
+            }
+            last.clone_from(object);
+        }
+        rollups::add(self.conn, &gone.into_delta().rises)?;
+        self.note_oldest(oldest)?;
+        self.has_written |= left < self.limit || self.out.objects > 0;
+        Ok((left == 0 || rows.len() == self.limit).then_some(last))
+    }
+
+    fn note_oldest(&mut self, oldest: i64) -> rusqlite::Result<()> {
+        if keeping::number(self.conn, OBJECTS_OLDEST)?.is_none_or(|known| oldest < known) {
+            keeping::set_number(self.conn, OBJECTS_OLDEST, oldest)?;
+            self.has_written = true;
+        }
+        Ok(())
+    }
+
+    /// What types were before any event that is left, and backfills that nobody could ask for again.
+    pub(super) fn remove_types(&self, over: i64, oldest: i64) -> rusqlite::Result<()> {
+        self.conn
+            .prepare_cached(
+                "DELETE FROM catalog_versions AS v WHERE v.version <= ?1 AND (EXISTS
+                    (SELECT 1 FROM catalog_versions w WHERE w.project = v.project AND w.service = v.service
+                        AND w.type = v.type AND w.version > v.version AND w.version <= ?1)
+                    OR v.definition IS NULL AND NOT EXISTS
+                    (SELECT 1 FROM catalog_versions w WHERE w.project = v.project AND w.service = v.service
+                        AND w.type = v.type AND w.version > v.version))",
+            )?
+            .execute([oldest])?;
+        self.conn
+            .prepare_cached(
+                "DELETE FROM backfills AS b WHERE finished_at <= ?1 AND NOT EXISTS
+                    (SELECT 1 FROM events e WHERE e.project = b.project AND e.type = b.type AND e.seq <= b.until)",
+            )?
+            .execute([over])?;
+        Ok(())
+    }
+}
