@@ -21,6 +21,8 @@ pub(crate) enum Edit {
     Turn(Mode),
     Declare(&'static str),
     TakeBack(&'static str),
+    /// Declares a type whose events are kept for so many milliseconds, if not as long as others.
+    Keep(&'static str, Option<i64>),
     Release,
 }
 
@@ -29,6 +31,8 @@ pub(crate) enum Edit {
 pub(crate) struct Cataloged {
     is_strict: bool,
     types: BTreeSet<String>,
+    /// The shortest time that anybody wanted events of a type to be kept for, in milliseconds.
+    pub(crate) shortest_keep: Option<i64>,
 }
 
 /// What is quarantined, as far as commits told.
@@ -61,13 +65,8 @@ impl Site {
             Edit::Turn(catalog) => {
                 self.change(Change::UpdateProject { no: project, catalog }).await;
             }
-            Edit::Declare(name) => {
-                let definition = "{}".to_owned();
-                let type_name = name.to_owned();
-                let (metrics, keep_ms) = (Vec::new(), None);
-                let change = Change::PutType { project, service, type_name, definition, metrics, keep_ms };
-                self.change(change).await;
-            }
+            Edit::Declare(name) => self.edit_type(project, name, None).await,
+            Edit::Keep(name, keep_ms) => self.edit_type(project, name, keep_ms).await,
             Edit::TakeBack(name) => {
                 let type_name = name.to_owned();
                 self.change(Change::DeleteType { project, service, type_name }).await;
@@ -83,14 +82,24 @@ impl Site {
     }
 }
 
+impl Site {
+    async fn edit_type(&self, project: ProjectNo, name: &str, keep_ms: Option<i64>) {
+        let (service, type_name, definition) = ("shop".to_owned(), name.to_owned(), "{}".to_owned());
+        let metrics = Vec::new();
+        self.change(Change::PutType { project, service, type_name, definition, metrics, keep_ms }).await;
+    }
+}
+
 /// Takes over a change.
 pub(crate) fn note_change(catalogs: &mut BTreeMap<ProjectNo, Cataloged>, change: &Change) {
     match change {
         Change::UpdateProject { no, catalog } => {
             catalogs.entry(*no).or_default().is_strict = *catalog == Mode::Strict;
         }
-        Change::PutType { project, type_name, .. } => {
-            catalogs.entry(*project).or_default().types.insert(type_name.clone());
+        Change::PutType { project, type_name, keep_ms, .. } => {
+            let catalog = catalogs.entry(*project).or_default();
+            catalog.types.insert(type_name.clone());
+            catalog.shortest_keep = [catalog.shortest_keep, *keep_ms].into_iter().flatten().min();
         }
         Change::DeleteType { project, type_name, .. } => {
             catalogs.entry(*project).or_default().types.remove(type_name);

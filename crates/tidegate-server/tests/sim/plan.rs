@@ -156,6 +156,8 @@ impl Plan {
         // What is quarantined goes too, and nobody could tell whether rightly.
         if planner.plan.terms.is_none() {
             catalog::plan(seed, &planner.plan.projects, &mut planner.plan.acts);
+        } else {
+            keeping::plan_types(seed, &planner.plan.projects, &mut planner.plan.acts);
         }
         folds::plan(seed, &mut planner.plan);
         gates::plan(seed, &mut planner.plan);

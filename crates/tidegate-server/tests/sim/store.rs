@@ -28,15 +28,12 @@ use tidegate_store::{
     TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
-use super::arrivals;
-use super::catalog;
-use super::consent;
 use super::dice::Dice;
-use super::gates;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::END_T;
+use super::{arrivals, catalog, consent, gates};
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
