@@ -8,6 +8,7 @@
 
 mod client;
 mod receiver;
+mod recent;
 mod server;
 mod shell;
 

@@ -3,11 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::recent::Recent;
 use crate::server::{Server, Setup};
 use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
 const DAY: [&str; 2] = ["2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"];
+
+/// Not long ago: short buckets are kept for some days.
+fn days() -> Recent {
+    Recent::moving("2026-03-02", false)
+}
 
 /// What the design shows.
 fn declared() -> Value {
@@ -20,7 +26,7 @@ fn declared() -> Value {
 }
 
 fn order(id: &str, time: &str, data: &Value) -> Value {
-    json!({"id": id, "source": "shop", "type": "order.paid", "time": time, "data": data})
+    json!({"id": id, "source": "shop", "type": "order.paid", "time": days().text(time), "data": data})
 }
 
 fn orders() -> Value {
@@ -44,7 +50,7 @@ fn counters(client: &Client, rest: &Value) -> Value {
     let mut ask = json!({"service": "shop", "type": "order.paid", "counter": "by_country", "from": DAY[0], "to": DAY[1],
         "every": "1d", "fill": "none"});
     ask.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
-    client.post("/v1/query/counters", &ask).expect(200)
+    client.post("/v1/query/counters", &days().json(&ask)).expect(200)
 }
 
 fn by_country(client: &Client, every: &str) -> Vec<Value> {
@@ -75,7 +81,7 @@ fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
     let bucket = &all["buckets"][0];
     assert_eq!(
         (&bucket["from"], &bucket["to"]),
-        (&"2026-03-02T00:00:00.000Z".into(), &"2026-03-03T00:00:00.000Z".into())
+        (&days().text("2026-03-02T00:00:00.000Z").into(), &days().text("2026-03-03T00:00:00.000Z").into())
     );
     assert_eq!(bucket["series"], json!([{"key": {}, "count": 4, "sum": 48.500_000_001}]));
     assert!(all["complete_until"].as_str().is_some());
@@ -102,7 +108,7 @@ fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
 
     let ask = json!({"service": "shop", "type": "order.paid", "histogram": "total", "from": DAY[0], "to": DAY[1],
         "every": "1d", "percentiles": [0.5, 0.99]});
-    let answer = admin.post("/v1/query/histograms", &ask).expect(200);
+    let answer = admin.post("/v1/query/histograms", &days().json(&ask)).expect(200);
     let series = &answer["buckets"][0]["series"][0];
     assert_eq!((&series["count"], &series["min"], &series["max"]), (&4.into(), &json!(1e-9), &31.into()));
     let median = series["percentiles"]["0.5"].as_f64().expect("a number");
@@ -114,7 +120,7 @@ fn what_the_catalog_declares_is_counted_and_asked_in_one_call() {
     states.sort_by_key(|state| state["state"].to_string());
     assert_eq!(states, [json!({"state": "NEW", "count": 1}), json!({"state": "PAID", "count": 2})]);
     let ask = json!({"service": "shop", "object": "order", "attribute": "data.status", "from": DAY[0], "to": DAY[1], "every": "1d"});
-    let answer = admin.post("/v1/query/transitions", &ask).expect(200);
+    let answer = admin.post("/v1/query/transitions", &days().json(&ask)).expect(200);
     let mut changes = answer["buckets"][0]["transitions"].as_array().expect("a list").clone();
     changes.sort_by_key(Value::to_string);
     changes.sort_by_key(|change| (change["from_state"].to_string(), change["to_state"].to_string()));
@@ -178,7 +184,7 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     admin.call("PUT", "/v1/catalog/services/shop/types/step", &json!({"counters": {"all": {}}})).expect(201);
     admin.publish(&orders());
     assert_eq!(admin.publish(&orders())["duplicates"], 4);
-    let nested = json!({"id": "5", "source": "shop", "type": "order.paid", "time": "2026-03-02T10:00:03Z",
+    let nested = json!({"id": "5", "source": "shop", "type": "order.paid", "time": days().text("2026-03-02T10:00:03Z"),
         "data": {"country": "IT", "total": 1}, "events": [{"type": "step", "data": {}}, {"type": "step", "data": {}}]});
     assert_eq!(admin.publish(&nested)["accepted"], 1);
     server.kill();
@@ -197,7 +203,7 @@ fn duplicates_sub_events_and_kills_change_nothing() {
         assert_eq!(counts.flatten().sum::<i64>(), 5, "{every}");
     }
     let ask = json!({"service": "shop", "type": "step", "counter": "all", "from": DAY[0], "to": DAY[1], "every": "1d"});
-    let steps = admin.post("/v1/query/counters", &ask).expect(200);
+    let steps = admin.post("/v1/query/counters", &days().json(&ask)).expect(200);
     assert_eq!(steps["buckets"][0]["series"][0]["count"], 2, "sub-events happen when their parent does");
     let audit = admin.post("/v1/audit", &json!({"service": "shop", "type": "order.paid"})).expect(200);
     assert_eq!(
@@ -252,6 +258,6 @@ fn kinds_can_be_switched_off() {
     admin.publish(&orders());
     assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 4);
     let ask = json!({"service": "shop", "type": "order.paid", "histogram": "total", "from": DAY[0], "to": DAY[1], "every": "1d"});
-    let answer = admin.post("/v1/query/histograms", &ask).expect(200);
+    let answer = admin.post("/v1/query/histograms", &days().json(&ask)).expect(200);
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }

@@ -3,10 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::recent::Recent;
 use crate::server::Server;
 use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
+
+/// A Monday that is not long ago.
+fn days() -> Recent {
+    Recent::moving("2026-01-05", true)
+}
 
 /// A type with everything that can be asked about, and six events of it on two days.
 fn shop(client: &Client) {
@@ -45,7 +51,7 @@ fn shop(client: &Client) {
             json!({ "country": "DE", "n": 1, "total": 10.5, "order": "a", "status": "NEW" })
         ),
     ]);
-    assert_eq!(client.publish(&events)["duplicates"], 1);
+    assert_eq!(client.publish(&days().json(&events))["duplicates"], 1);
 }
 
 fn counters(rest: &Value) -> Value {
@@ -54,7 +60,7 @@ fn counters(rest: &Value) -> Value {
         "from": "2026-01-05T09:00:00Z", "to": "2026-01-05T09:03:00Z", "every": "1m",
     });
     body.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
-    body
+    days().json(&body)
 }
 
 /// The series of each bucket.
@@ -85,10 +91,10 @@ fn counters_are_grouped_filtered_filled_and_summed() {
 
     let narrow = ask(json!({ "where": { "data.n": [2], "data.country": "DE" }, "format": "columns" }));
     assert_eq!(narrow["columns"]["count"], json!([1, 0, 0]));
-    assert_eq!(narrow["columns"]["from"][2], "2026-01-05T09:02:00.000Z");
+    assert_eq!(narrow["columns"]["from"][2], days().text("2026-01-05T09:02:00.000Z"));
 
     let week = ask(json!({ "from": "2026-01-01T00:00:00Z", "to": "2026-01-12T00:00:00Z", "every": "7d" }));
-    assert_eq!(week["buckets"][1]["from"], "2026-01-05T00:00:00.000Z", "a Monday");
+    assert_eq!(week["buckets"][1]["from"], days().text("2026-01-05T00:00:00.000Z"), "a Monday");
     assert_eq!(series(&week)[1], one(5, json!(39.500_000_001)));
     let without_sum = ask(json!({ "counter": "all" }));
     assert_eq!(without_sum["buckets"][0]["series"][0], json!({ "key": {}, "count": 2 }));
@@ -123,7 +129,7 @@ fn histograms_states_and_transitions_are_told() {
     let ask = |kind: &str, body: Value| {
         let mut question = range.clone();
         question.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
-        admin.post(&format!("/v1/query/{kind}"), &question).expect(200)
+        admin.post(&format!("/v1/query/{kind}"), &days().json(&question)).expect(200)
     };
     let total =
         json!({ "service": "shop", "type": "order.paid", "histogram": "total", "percentiles": [0, 0.5, 1] });
@@ -141,7 +147,7 @@ fn histograms_states_and_transitions_are_told() {
     let now = admin.post("/v1/query/states", &order).expect(200);
     assert_eq!(now["states"], json!([{ "state": "NEW", "count": 2 }, { "state": "PAID", "count": 1 }]));
     let mut then = order.clone();
-    then["at"] = "2026-01-05T09:01:00Z".into();
+    then["at"] = days().text("2026-01-05T09:01:00Z").into();
     assert_eq!(
         admin.post("/v1/query/states", &then).expect(200)["states"],
         json!([{ "state": "NEW", "count": 2 }])
@@ -193,12 +199,13 @@ fn answers_are_drawn_in_a_terminal() {
     let server = Server::start();
     shop(&server.admin());
     let shell = Shell::new(&server);
-    let range = "--from 2026-01-05T09:00:00Z --to 2026-01-05T09:03:00Z";
+    let range = days().text("--from 2026-01-05T09:00:00Z --to 2026-01-05T09:03:00Z");
     let line = format!(
         "tidegate query counters shop order.paid by_country {range} --every 1m --where data.country=DE,FR"
     );
     let shown = shell.types(&line).text(0).to_owned();
-    assert!(shown.contains("2026-01-05 09:00:00  2      41.5  ████████████████████████"), "{shown}");
+    let row = days().text("2026-01-05 09:00:00  2      41.5  ████████████████████████");
+    assert!(shown.contains(&row), "{shown}");
     let drawn = shell.types(&format!("{line} --by data.country --chart")).text(0).to_owned();
     assert!(drawn.contains("DE            0       2        0     █"), "{drawn}");
     let script = shell.runs(&format!("{line} --json")).json(0);

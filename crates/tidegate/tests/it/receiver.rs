@@ -209,7 +209,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Arrival> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "signatures carry real time, and are judged by it")]
-fn wall() -> Timestamp {
+pub(crate) fn wall() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     Timestamp::from_ms(i64::try_from(since.as_millis()).expect("before the end of time"))
 }

@@ -55,6 +55,47 @@ fn everything_goes_in_its_time() {
 }
 
 #[test]
+fn types_and_metrics_have_terms_of_their_own() {
+    let server = Server::start_with(&keeping("2s", "5s", "5s"));
+    let client = server.admin();
+    let put = |name: &str, definition: Value| {
+        client.call("PUT", &format!("/v1/catalog/services/s/types/{name}"), &definition).expect(201);
+    };
+    put("long", json!({ "retention": "1d", "counters": { "all": { "retention": "1h" } } }));
+    put("short", json!({ "retention": "100ms", "counters": { "all": {} } }));
+    let event = |name: &str| json!({ "id": name, "source": "s", "type": name });
+    client.publish(&json!([event("long"), event("short"), event("usual")]));
+    let is_gone = |id: &str| client.get(&format!("/v1/events/{id}")).status == 404;
+    assert!(crate::client::within_patience(|| is_gone("usual")));
+    assert!(is_gone("short") && !is_gone("long"));
+    for name in ["long", "short"] {
+        let ask = json!({ "service": "s", "type": name, "counter": "all", "every": "1h" });
+        let answer = client.post("/v1/query/counters", &ask).expect(200);
+        let buckets = answer["buckets"].as_array().expect("a list").iter();
+        let counts: Option<i64> = buckets.map(|bucket| bucket["series"][0]["count"].as_i64()).sum();
+        assert_eq!(counts, Some(1), "it was counted before it went");
+    }
+    let days = crate::recent::Recent::moving("2026-01-15", false);
+    let ask = json!({ "service": "s", "type": "long", "counter": "all", "from": "2026-01-05T00:00:00Z" });
+    let refused = client.post("/v1/query/counters", &days.json(&ask)).problem(422, "not_kept");
+    assert_eq!(refused["field"], "from");
+    let usual = json!({ "service": "s", "type": "short", "counter": "all", "from": "2026-01-05T00:00:00Z" });
+    client.post("/v1/query/counters", &days.json(&usual)).expect(200);
+    let mut fine = usual.clone();
+    fine["every"] = "90s".into();
+    fine["to"] = "2026-01-05T00:30:00Z".into();
+    let refused = client.post("/v1/query/counters", &days.json(&fine)).problem(422, "not_kept");
+    assert_eq!(refused["field"], "every");
+    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("`every` 1m")), "{refused}");
+    let audit = json!({ "service": "s", "type": "short" });
+    assert_eq!(client.post("/v1/audit", &audit).expect(200)["agrees"], true, "what is gone is not missed");
+    let text = client.get("/metrics").text();
+    assert!(
+        text.contains("tidegate_rollups_removed_total ") && text.contains("tidegate_objects_removed_total ")
+    );
+}
+
+#[test]
 fn a_late_subscriber_gets_what_is_left() {
     let server = Server::start_with(&keeping("700ms", "5s", "5s"));
     let client = server.admin();
