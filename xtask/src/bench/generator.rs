@@ -19,7 +19,7 @@ use tokio::task::LocalSet;
 
 use super::histogram::Histogram;
 use super::process;
-use super::template::Template;
+use super::template::{Attribute, Template};
 use super::wire;
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
@@ -50,6 +50,9 @@ pub(crate) struct Load {
     /// Different values of `data.key`
     #[arg(long, default_value_t = 0)]
     pub(crate) keys: u64,
+    /// More attributes, and how many different values each has
+    #[arg(long = "attribute", value_name = "NAME=VALUES")]
+    pub(crate) attributes: Vec<Attribute>,
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -153,7 +156,7 @@ impl Connection {
         Self {
             stream,
             index,
-            template: Template::new(&load.path, &load.key, load.batch, load.keys),
+            template: Template::new(&load.path, &load.key, load.batch, load.keys, &load.attributes),
             prng: Prng::new(load.seed.wrapping_mul(1_000_003).wrapping_add(index)),
             answer: vec![0; 4096],
             batch: load.batch as u64,

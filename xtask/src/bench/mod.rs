@@ -10,6 +10,7 @@ mod folds;
 pub(crate) mod generator;
 mod histogram;
 mod lanes;
+mod observe;
 mod postgres;
 mod process;
 pub(crate) mod receiver;
@@ -50,9 +51,8 @@ pub(crate) struct Bench {
     /// Where the events are kept
     #[arg(long, value_enum, default_value_t = Kept::Sqlite)]
     store: Kept,
-    /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting, folds or lanes (of postgres: e2e1, batch, latency,
-    /// replicas or
-    /// waiting); all without a name
+    /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting, folds, lanes or observe (of postgres: e2e1, batch,
+    /// latency, replicas, waiting or observe), or one part such as observe-count; all without a name
     names: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Kept {
 /// Measures and prints.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
     let figures = bench.store.figures();
-    let unknown = bench.names.iter().find(|name| !figures.iter().any(|(known, _)| known == name));
+    let unknown = bench.names.iter().find(|name| !figures.iter().any(|(known, _)| is_of(known, name)));
     if let Some(unknown) = unknown {
         let known: Vec<&str> = figures.iter().map(|(name, _)| *name).collect();
         bail!("there is no figure `{unknown}`; there are {}", known.join(", "));
@@ -92,6 +92,11 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     measure(bench, &binary)
 }
 
+/// Whether a figure is the one that is wanted, or a part of it.
+fn is_of(figure: &str, wanted: &str) -> bool {
+    figure.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
 fn measure(bench: &Bench, binary: &Path) -> Result<()> {
     let busy = busy_share()?;
     let services = match bench.store {
@@ -101,7 +106,7 @@ fn measure(bench: &Bench, binary: &Path) -> Result<()> {
     let mut stage = Stage::new(binary, bench.quick, services)?;
     let mut rows = Vec::new();
     for (name, figure) in bench.store.figures() {
-        if bench.names.is_empty() || bench.names.iter().any(|wanted| wanted == name) {
+        if bench.names.is_empty() || bench.names.iter().any(|wanted| is_of(name, wanted)) {
             println!("measuring {name}");
             rows.extend(figure(&mut stage).with_context(|| format!("figure {name}"))?);
         }

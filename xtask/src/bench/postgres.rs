@@ -16,8 +16,14 @@ use crate::server::Server;
 const REPLICAS_MAX: usize = 3;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 5] =
-    [("e2e1", e2e1), ("batch", batch), ("latency", latency), ("replicas", replicas), ("waiting", waiting)];
+pub(super) const FIGURES: [(&str, Figure); 6] = [
+    ("e2e1", e2e1),
+    ("batch", batch),
+    ("latency", latency),
+    ("replicas", replicas),
+    ("waiting", waiting),
+    ("observe-count", super::observe::count),
+];
 
 fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {
     let flow = Flow::measure(stage, 1, 60_000)?;

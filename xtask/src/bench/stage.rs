@@ -23,9 +23,9 @@ const STALL_PATIENCE: Duration = Duration::from_secs(30);
 /// How often the receiver is asked how far it is: rarely enough not to disturb.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Events in one request when a database is filled.
-const FILL_BATCH: u64 = 1_000;
+pub(super) const FILL_BATCH: u64 = 1_000;
 /// Enough to keep parsing and committing busy at once.
-const FILL_CONNECTIONS: u64 = 4;
+pub(super) const FILL_CONNECTIONS: u64 = 4;
 
 /// Another process of this same binary, which prints its port first.
 pub(super) struct Part {
@@ -199,6 +199,9 @@ impl Stage {
         ]);
         command.args(["--batch", &load.batch.to_string(), "--seed", &seed.to_string()]);
         command.args(["--keys", &load.keys.to_string()]);
+        for attribute in &load.attributes {
+            command.args(["--attribute", &attribute.to_string()]);
+        }
         if let Some(rate) = load.rate {
             command.args(["--rate", &rate.to_string()]);
         }
@@ -312,6 +315,7 @@ pub(super) fn straight(address: SocketAddr) -> Load {
         batch: 1,
         rate: None,
         keys: 0,
+        attributes: Vec::new(),
         seed: 0,
     }
 }
