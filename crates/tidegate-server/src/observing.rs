@@ -15,15 +15,13 @@ pub struct Terms {
     pub interval: Duration,
     /// Events that are counted in one transaction at most; as many that wait are counted at once.
     pub batch: usize,
-    /// Threads that read events.
-    pub workers: usize,
     /// What is observed at all.
     pub switches: Switches,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), batch: 10_000, workers: 1, switches: Switches::default() }
+        Self { interval: Duration::from_secs(5), batch: 10_000, switches: Switches::default() }
     }
 }
 

@@ -18,8 +18,6 @@ pub struct ObserveSection {
     pub interval: Option<Span>,
     /// Events that are counted in one transaction at most.
     pub batch: Option<usize>,
-    /// Threads that read events.
-    pub workers: Option<usize>,
     /// `false` keeps all indexes as they are.
     pub index: Option<bool>,
     /// `false` keeps all counters as they are.
@@ -35,7 +33,6 @@ impl ObserveSection {
         Self {
             interval: over.interval.or(self.interval),
             batch: over.batch.or(self.batch),
-            workers: over.workers.or(self.workers),
             index: over.index.or(self.index),
             counters: over.counters.or(self.counters),
             histograms: over.histograms.or(self.histograms),
@@ -53,7 +50,6 @@ impl ObserveSection {
         Ok(Terms {
             interval,
             batch: within("batch", self.batch, defaults.batch, OBSERVE_BATCH_MAX)?,
-            workers: within("workers", self.workers, defaults.workers, WORKERS_MAX)?,
             switches: Switches {
                 index: self.index,
                 counters: self.counters,
@@ -63,9 +59,6 @@ impl ObserveSection {
         })
     }
 }
-
-/// Threads that read events; more than a machine has cores help nobody.
-const WORKERS_MAX: usize = 64;
 
 fn within(name: &str, given: Option<usize>, default: usize, most: usize) -> Result<usize, Unsettled> {
     match given.unwrap_or(default) {
