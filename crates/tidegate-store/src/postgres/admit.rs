@@ -117,7 +117,7 @@ async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns:
     let taken = columns.take_ids(conn).await?;
     columns.insert_events(conn, &stamp).await?;
     let made = columns.insert_deliveries(conn, &stamp).await?;
-    columns.hand_over(context, made, block);
+    columns.hand_over(context, Some(made), block);
     let fresh = columns.fresh(Some(&taken));
     columns.fold(conn, folding, block, |index| fresh[index]).await?;
     context.out.submissions = answers(context, columns, Some(&taken)).await?;
@@ -178,7 +178,7 @@ async fn round<'a>(
     columns.take_ids(context.conn).await?;
     columns.insert_events(context.conn, &stamp).await?;
     let made = columns.insert_deliveries(context.conn, &stamp).await?;
-    columns.hand_over(context, made, block);
+    columns.hand_over(context, Some(made), block);
     columns.fold(context.conn, folding, block, |_| true).await
 }
 

@@ -11,21 +11,23 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::deliveries::{self, Results};
+use super::held;
 use super::lanes::{self, Lanes};
 use super::submit::{self, Columns, Stamp};
 use super::write;
 
 /// The statements in their order, each with the types of its values and what is done with its answer.
-fn parts() -> [(String, &'static [&'static str], Part); 8] {
+fn parts() -> [(String, &'static [&'static str], Part); 9] {
     [
         (write::entering().into_owned(), &write::ENTER_TYPES, Part::Always("nothing, nothing, nothing")),
         (write::CHECK.to_owned(), &["bigint"], Part::With("events", "nothing")),
         (lanes::LOCK.to_owned(), &["int", "int[]"], Part::Locks),
-        (deliveries::finishing().into_owned(), &Results::TYPES, Part::With("results", "finished")),
+        (String::new(), &Results::TYPES, Part::Results),
         (write::DRAW.to_owned(), &[], Part::With("events", "block")),
         (String::new(), &submit::TAKE_IDS_TYPES, Part::Ids),
         (submit::INSERT_EVENTS.to_owned(), &submit::INSERT_EVENTS_TYPES, Part::With("events", "")),
         (String::new(), &submit::INSERT_DELIVERIES_TYPES, Part::Deliveries),
+        (held::NAME_BLOCKS.to_owned(), &held::NAME_BLOCKS_TYPES, Part::With("deliveries", "")),
     ]
 }
 
@@ -35,12 +37,13 @@ enum Part {
     /// Only if the group has some of these.
     With(&'static str, &'static str),
     Locks,
+    Results,
     Ids,
     Deliveries,
 }
 
 /// What the group has, before the values of the statements.
-const FLAGS: [&str; 5] = ["events", "results", "deliveries", "lanes", "repeats"];
+const FLAGS: [&str; 6] = ["events", "results", "failures", "deliveries", "lanes", "repeats"];
 
 /// Makes the function for a session.
 pub(super) fn definition() -> String {
@@ -55,15 +58,13 @@ pub(super) fn definition() -> String {
                 format!("IF has_{flag} THEN {}; END IF;\n", into_vars(&shifted(&sql, from), into))
             }
             Part::Locks => format!("IF has_lanes THEN PERFORM * FROM ({}) l; END IF;\n", shifted(&sql, from)),
+            Part::Results => format!(
+                "IF has_failures THEN {}; ELSIF has_results THEN {}; END IF;\n",
+                into_vars(&shifted(&deliveries::finishing(true), from), "finished"),
+                into_vars(&shifted(&deliveries::finishing(false), from), "finished"),
+            ),
             Part::Ids => take_ids(from),
-            Part::Deliveries => {
-                let made = |sql: String| format!("WITH made AS ({sql}) {MADE}");
-                format!(
-                    "IF has_deliveries AND has_lanes THEN {}; ELSIF has_deliveries THEN {}; END IF;\n",
-                    made(shifted(&submit::insert_laned(), from)),
-                    made(shifted(&submit::insert_plain(), from)),
-                )
-            }
+            Part::Deliveries => insert_deliveries(from),
         };
     }
     let flags = FLAGS.iter().enumerate().map(|(index, flag)| format!("has_{flag} ALIAS FOR ${};", index + 1));
@@ -94,7 +95,19 @@ fn take_ids(from: usize) -> String {
     )
 }
 
-const MADE: &str = "SELECT array_agg(m.place), array_agg(m.status) FROM made m INTO places, statuses";
+/// What comes of them needs no answer where all events are new and no lane has a say.
+fn insert_deliveries(from: usize) -> String {
+    let made = |sql: String| format!("WITH made AS ({}) {MADE}", shifted(&sql, from));
+    format!(
+        "IF has_deliveries AND has_lanes THEN {}; ELSIF has_deliveries AND taken IS NULL THEN {};
+         ELSIF has_deliveries THEN {}; END IF;\n",
+        made(submit::insert_laned()),
+        shifted(&submit::insert_as_wanted(), from),
+        made(submit::insert_plain()),
+    )
+}
+
+const MADE: &str = "SELECT coalesce(array_agg(m.place), '{}'), coalesce(array_agg(m.status), '{}') FROM made m INTO places, statuses";
 
 fn into_vars(sql: &str, vars: &str) -> String {
     if vars.is_empty() { sql.to_owned() } else { format!("{sql} INTO {vars}") }
@@ -127,8 +140,8 @@ pub(super) struct Done {
     pub(super) block: i64,
     /// Places of events whose ids were free; not told when all were.
     pub(super) taken: Option<Vec<i64>>,
-    /// Places of deliveries, and what became of each.
-    pub(super) made: Vec<(i64, i16)>,
+    /// Places of deliveries, and what became of each; not told when all are as they were wanted.
+    pub(super) made: Option<Vec<(i64, i16)>>,
     /// Deliveries whose results counted.
     pub(super) finished: Vec<i64>,
 }
@@ -137,7 +150,7 @@ pub(super) struct Done {
 pub(super) async fn write(
     conn: &Conn,
     enter: &[&(dyn ToSql + Sync)],
-    stamp: &Stamp,
+    (stamp, blocks): (&Stamp, &Vec<i64>),
     (results, columns): (&Results, &Columns<'_>),
     (space, lanes): (i32, &Lanes),
     has_repeats: bool,
@@ -145,7 +158,9 @@ pub(super) async fn write(
     let locks = lanes::locks(lanes);
     let (ids, routes, count) = (columns.sorted_ids(), columns.routes(), columns.count());
     let (has_events, has_lanes) = (!columns.is_empty(), !lanes.is_empty());
-    let flags = [has_events, !results.is_empty(), columns.has_deliveries(), has_lanes, has_repeats];
+    let has_failures = results.has_failures();
+    let flags =
+        [has_events, !results.is_empty(), has_failures, columns.has_deliveries(), has_lanes, has_repeats];
     let mut values: Vec<&(dyn ToSql + Sync)> = flags.iter().map(|flag| flag as &(dyn ToSql + Sync)).collect();
     values.extend(enter);
     values.push(&stamp.version);
@@ -154,18 +169,19 @@ pub(super) async fn write(
     values.extend(results.values(&stamp.incarnation));
     values.extend(ids.values());
     values.extend(columns.event_values(stamp, &count));
-    values.extend(columns.delivery_values(stamp, &routes, &count));
+    values.extend(columns.delivery_values(stamp, &routes, &count, &true));
+    values.push(&stamp.incarnation);
+    values.push(blocks);
     let row = conn.only(&CALL, &values).await?;
     Ok(done(&row))
 }
 
 fn done(row: &Row) -> Done {
-    let places: Vec<i64> = row.get::<_, Option<_>>(2).unwrap_or_default();
-    let statuses: Vec<i16> = row.get::<_, Option<_>>(3).unwrap_or_default();
+    let (places, statuses): (Option<Vec<i64>>, Option<Vec<i16>>) = (row.get(2), row.get(3));
     Done {
         block: row.get::<_, Option<_>>(0).unwrap_or_default(),
         taken: row.get(1),
-        made: places.into_iter().zip(statuses).collect(),
+        made: places.zip(statuses).map(|(places, statuses)| places.into_iter().zip(statuses).collect()),
         finished: row.get::<_, Option<_>>(4).unwrap_or_default(),
     }
 }

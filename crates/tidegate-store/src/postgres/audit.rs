@@ -12,7 +12,7 @@ use super::replicas;
 use crate::Result;
 
 /// A rule, and the rows that break it as one text each.
-const RULES: [(&str, &str); 20] = [
+const RULES: [(&str, &str); 21] = [
     (
         "of a lane, at most one is due or claimed",
         "SELECT 'subscriber ' || subscriber || ' lane ' || lane || ': ' || string_agg(id::text, ',') FROM deliveries
@@ -49,6 +49,12 @@ const RULES: [(&str, &str); 20] = [
         "SELECT id::text FROM deliveries WHERE CASE WHEN status = 1
             THEN claims < 1 OR incarnation IS NULL OR incarnation NOT IN (SELECT incarnation FROM replicas)
             ELSE incarnation IS NOT NULL END",
+    ),
+    (
+        "what is claimed is found when its life ends",
+        "SELECT d.id::text FROM deliveries d LEFT JOIN replicas r ON r.incarnation = d.incarnation
+         WHERE CASE WHEN d.status <> 1 THEN d.holder IS NOT NULL WHEN d.holder IS NULL
+            THEN d.lane IS NOT NULL OR (d.id >> 20 << 20 = ANY(r.held)) IS NOT TRUE ELSE d.holder <> d.incarnation END",
     ),
     (
         "who lives beats",

@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::id::{SubscriberNo, Version};
+use tidegate_core::delivery::Job;
+use tidegate_core::id::{DeliveryNo, SubscriberNo, Version};
 use tokio::sync::Mutex;
 
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault, Pool};
 use super::folds::{self, Tally};
+use super::held::{self, Held};
 use super::open::enter_period;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries};
@@ -49,6 +51,8 @@ pub(super) struct Writer {
     tally: Tally,
     /// How many more groups are expected to bring ids that are taken.
     repeats: u32,
+    /// What it claimed as it was made.
+    held: Held,
     /// What such a group hands over, with the next one, when it turned out to be there.
     owed: Committed,
 }
@@ -91,6 +95,7 @@ impl Writer {
             doubt: None,
             tally: Tally::new(),
             repeats: 0,
+            held: Held::default(),
             owed: Committed::default(),
         }
     }
@@ -168,18 +173,23 @@ impl Writer {
         self.written += 1;
         let mut conn = self.conn.take().expect("it was just made");
         conn.mark(true);
+        self.held.shelve(&conn, self.incarnation).await.map_err(|fault| Failure::Refused(fault.into()))?;
         let life = (self.incarnation, self.written);
         let windows_max = self.shared.windows_max.load(std::sync::atomic::Ordering::Relaxed);
         let windows = (std::mem::take(&mut self.tally), windows_max);
         let mut context = Context::new(&conn, group, self.shared.space, life, room, windows);
         context.repeats = self.repeats;
+        context.blocks = self.held.blocks();
         let written = write(&mut context, self.session).await;
-        let Context { mut out, spilled, room, tally, repeats, .. } = context;
+        let Context { mut out, spilled, room, tally, repeats, born, .. } = context;
         self.repeats = repeats;
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {
                 self.tally = tally;
+                let results = group.results.iter().map(|finished| finished.claim.delivery);
+                self.held.end(results.chain(group.released.iter().map(|claim| claim.delivery)));
+                self.held.begin(born);
                 conn.mark(false);
                 self.conn = Some(conn);
                 Ok((out, room))
@@ -248,9 +258,13 @@ impl Writer {
         Ok(())
     }
 
-    async fn claimed_in(&self, written: i64) -> Asked<Vec<tidegate_core::delivery::Job>> {
+    /// What a group claimed. Its blocks are no longer known here, so each gets its holder.
+    async fn claimed_in(&self, written: i64) -> Asked<Vec<Job>> {
         let conn = self.conn.as_ref().expect("a session was just made");
-        deliveries::claimed_in(conn, self.incarnation, written).await
+        let jobs = deliveries::claimed_in(conn, self.incarnation, written).await?;
+        let ids: Vec<DeliveryNo> = jobs.iter().map(|job| job.delivery).collect();
+        held::shelve(conn, self.incarnation, &ids).await?;
+        Ok(jobs)
     }
 
     /// What a group did whose answers were lost: read from what it left.

@@ -16,6 +16,7 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::folds::{self, Folding};
+use super::held;
 use super::lanes::{self, Lanes};
 use super::write::Context;
 use crate::sabotage::{self, Line};
@@ -57,25 +58,30 @@ pub(super) struct Record<'a> {
     pub(super) response: Option<Cow<'a, ResponseHead>>,
 }
 
-/// Each result counts if its claim still holds; only then is its attempt kept. The sums keep the planner away from the
-/// index of all claims: each row is found by its own number.
-const FINISH: &str = "WITH i AS (SELECT unnest($2::bigint[]) AS id, unnest($3::int[]) AS token, unnest($4::int[]) AS n,
+/// Each result counts if its claim still holds.
+const FINISH: &str =
+    "WITH i AS (SELECT unnest($2::bigint[]) AS id, unnest($3::int[]) AS token, unnest($4::int[]) AS n,
         unnest($5::smallint[]) AS status, unnest($6::bigint[]) AS due_at, unnest($7::int[]) AS failure,
         unnest($8::bigint[]) AS ended_at, unnest($9::text[]) AS reason, unnest($10::bigint[]) AS at,
         unnest($11::int[]) AS code, unnest($12::text[]) AS error, unnest($13::bytea[]) AS record),
     done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
-            tries = d.tries + i.failure, lost = 0, incarnation = NULL, written = NULL, finished_at = i.ended_at,
-            reason = i.reason, record = CASE WHEN i.status = 3 THEN i.record END
-        FROM i WHERE d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
-        RETURNING i.id, i.n, i.at, i.code, i.error, i.record, i.status),
+            tries = d.tries + i.failure, lost = 0, incarnation = NULL, holder = NULL, written = NULL,
+            finished_at = i.ended_at, reason = i.reason, record = CASE WHEN i.status = 3 THEN i.record END
+        FROM i WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
+        RETURNING i.id";
+/// Only then is its attempt kept, unless it succeeded: then it is in the delivery's row.
+const KEEP: &str = ", i.n, i.at, i.code, i.error, i.record, i.status),
     kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
-        SELECT id, n, at, code, error, record FROM done WHERE status <> 3)
-    SELECT coalesce(array_agg(id), '{}') FROM done";
+        SELECT id, n, at, code, error, record FROM done WHERE status <> 3";
+const COUNTED: &str = ") SELECT coalesce(array_agg(id), '{}') FROM done";
 
-pub(super) fn finishing() -> Cow<'static, str> {
-    const GUARD: &str = "d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token";
-    let guards = [(GUARD, "$1::bigint > 0"), ("status <> 3)", "status <> 3 ON CONFLICT DO NOTHING)")];
-    sabotage::unless(Line::Fencing, FINISH, &guards)
+/// Writes results; `failed` says whether attempts are to be kept that did not succeed.
+pub(super) fn finishing(failed: bool) -> String {
+    let guard = ("d.status = 1 AND d.incarnation = $1 AND d.claims = i.token", "$1::bigint > 0");
+    let finish = sabotage::unless(Line::Fencing, FINISH, &[guard]);
+    let twice = ("status <> 3", "status <> 3 ON CONFLICT DO NOTHING");
+    let keep = if failed { sabotage::unless(Line::Fencing, KEEP, &[twice]) } else { Cow::default() };
+    format!("{finish}{keep}{COUNTED}")
 }
 
 impl Results {
@@ -119,6 +125,11 @@ impl Results {
         self.ids.is_empty()
     }
 
+    /// Whether there is an attempt that did not succeed.
+    pub(super) fn has_failures(&self) -> bool {
+        self.statuses.iter().any(|status| *status != DELIVERED)
+    }
+
     /// The types of [`FINISH`]'s values.
     pub(super) const TYPES: [&'static str; 13] = [
         "bigint",
@@ -156,7 +167,7 @@ impl Results {
 
     /// Writes them; says whose claim held.
     pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
-        Ok(conn.only(&finishing(), &self.values(&incarnation)).await?.get(0))
+        Ok(conn.only(&finishing(self.has_failures()), &self.values(&incarnation)).await?.get(0))
     }
 }
 
@@ -177,7 +188,7 @@ pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lan
 
 const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
     SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
-    JOIN deliveries d ON d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
+    JOIN deliveries d ON d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
     ON CONFLICT DO NOTHING";
 
 /// Keeps the bytes to send again, before the claims end that allow it. They are those of the first attempt.
@@ -246,7 +257,8 @@ pub(super) async fn ask(context: &mut Context<'_>) -> Asked<()> {
     take(context, jobs).await
 }
 
-const TAKE: &str = "UPDATE deliveries SET status = 1, claims = claims + 1, incarnation = $2, written = $3
+const TAKE: &str =
+    "UPDATE deliveries SET status = 1, claims = claims + 1, incarnation = $2, holder = $2, written = $3
     WHERE id = ANY($1)";
 
 async fn take(context: &mut Context<'_>, jobs: Vec<Job>) -> Asked<()> {
@@ -261,8 +273,10 @@ async fn take(context: &mut Context<'_>, jobs: Vec<Job>) -> Asked<()> {
 
 /// What a group claimed whose answer never came.
 pub(super) async fn claimed_in(conn: &Conn, incarnation: i64, written: i64) -> Asked<Vec<Job>> {
-    let sql = format!("{JOB} WHERE d.status = 1 AND d.incarnation = $1 AND d.written = $2 ORDER BY d.id");
-    let mut jobs: Vec<Job> = conn.rows(&sql, &[&incarnation, &written]).await?.iter().map(job).collect();
+    let row = conn.row("SELECT held FROM replicas WHERE incarnation = $1", &[&incarnation]).await?;
+    let claims = held::claims(conn, incarnation, row.and_then(|row| row.get(0))).await?;
+    let sql = format!("{JOB} WHERE d.id = ANY($1) AND d.written = $2 ORDER BY d.id");
+    let mut jobs: Vec<Job> = conn.rows(&sql, &[&claims, &written]).await?.iter().map(job).collect();
     for job in &mut jobs {
         job.token -= 1;
     }
@@ -280,9 +294,9 @@ pub(super) async fn release(context: &mut Context<'_>) -> Asked<()> {
     let rows = context
         .conn
         .rows(
-            "UPDATE deliveries d SET status = 0, incarnation = NULL, written = NULL
+            "UPDATE deliveries d SET status = 0, incarnation = NULL, holder = NULL, written = NULL
              FROM unnest($2::bigint[], $3::int[]) AS i(id, token)
-             WHERE d.id = i.id AND d.status + 0 = 1 AND d.incarnation + 0 = $1 AND d.claims = i.token
+             WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
              RETURNING d.subscriber, d.lane, d.due_at",
             &[&context.incarnation, &ids, &tokens],
         )
@@ -308,7 +322,7 @@ pub(super) async fn lanes_of(conn: &Conn, claims: &[Claim]) -> Asked<Lanes> {
 
 pub(super) fn refill_sql() -> String {
     format!(
-        "{JOB} WHERE d.subscriber = $1 AND d.status = 0 AND d.due_at <= $2 ORDER BY d.due_at, d.id LIMIT $3
+        "{JOB} WHERE d.subscriber = $1 AND d.shelf = 0 AND d.due_at <= $2 ORDER BY d.due_at, d.id LIMIT $3
          FOR UPDATE OF d SKIP LOCKED"
     )
 }
@@ -336,17 +350,20 @@ pub(super) async fn refill(context: &mut Context<'_>, refill: Refill) -> Asked<(
 }
 
 pub(super) const FIRST_DUE: &str =
-    "SELECT due_at FROM deliveries WHERE subscriber = $1 AND status = 0 ORDER BY due_at, id LIMIT 1";
+    "SELECT due_at FROM deliveries WHERE subscriber = $1 AND shelf = 0 ORDER BY due_at, id LIMIT 1";
 
 async fn first_due(conn: &Conn, subscriber: SubscriberNo) -> Asked<Option<Timestamp>> {
     Ok(conn.row(FIRST_DUE, &[&subscriber]).await?.map(|row| Timestamp::from_ms(row.get(0))))
 }
 
 pub(super) const ANY_UNFINISHED: &str =
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND status = 0)
-        OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND lane IS NOT NULL AND status < 3)
-        OR EXISTS (SELECT 1 FROM deliveries d JOIN replicas r ON d.incarnation = r.incarnation
-            WHERE d.status = 1 AND d.subscriber = $1)
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND shelf = 0)
+        OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = $1 AND lane IS NOT NULL AND shelf < 3)
+        OR EXISTS (SELECT 1 FROM replicas r JOIN deliveries d ON d.holder = r.incarnation WHERE d.subscriber = $1)
+        OR EXISTS (SELECT 1 FROM replicas r CROSS JOIN LATERAL unnest(r.held) AS b(block) JOIN deliveries d
+            ON d.id >= b.block AND d.id < b.block + 1048576 WHERE d.status = 1 AND d.subscriber = $1)
+        OR EXISTS (SELECT 1 FROM replicas r JOIN deliveries d ON d.incarnation = r.incarnation
+            WHERE r.held IS NULL AND d.status = 1 AND d.subscriber = $1)
         OR EXISTS (SELECT 1 FROM windows WHERE subscriber = $1 AND stage < 2)";
 
 /// Whether anything of a subscriber is still on its way.
@@ -359,7 +376,7 @@ pub(super) async fn due(conn: &Conn) -> Asked<Vec<(SubscriberNo, Timestamp)>> {
     let rows = conn
         .rows(
             "SELECT s.no, d.due_at FROM subscribers s CROSS JOIN LATERAL (SELECT due_at FROM deliveries
-                WHERE subscriber = s.no AND status = 0 ORDER BY due_at, id LIMIT 1) d
+                WHERE subscriber = s.no AND shelf = 0 ORDER BY due_at, id LIMIT 1) d
              WHERE s.deleted_at IS NULL ORDER BY s.no",
             &[],
         )

@@ -400,7 +400,7 @@ pub(super) fn arrival(
 
 const SEAL: &str = "UPDATE windows w SET stage = 2 FROM unnest($2::bigint[], $3::bigint[], $4::int[])
         AS i(no, delivery, token) JOIN deliveries d ON d.id = i.delivery
-    WHERE w.no = i.no AND w.stage IN (1, 2) AND d.fold = w.no AND d.status + 0 = 1 AND d.incarnation + 0 = $1
+    WHERE w.no = i.no AND w.stage IN (1, 2) AND d.fold = w.no AND d.status = 1 AND d.incarnation = $1
         AND d.claims = i.token
     RETURNING i.delivery";
 

@@ -180,7 +180,7 @@ fn past_walk(subscriber: SubscriberNo, status: i16) -> Walk {
 
 fn letters_walk(project: ProjectNo, subscriber: Option<SubscriberNo>) -> Walk {
     Walk {
-        narrow: "project = $1 AND status = 4",
+        narrow: "project = $1 AND shelf = 4",
         key: project,
         wanted: "($9::bigint IS NULL OR d.subscriber = $9)",
         wanted_value: subscriber,

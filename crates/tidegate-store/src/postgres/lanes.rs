@@ -60,10 +60,10 @@ pub(super) const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.du
     FROM unnest($1::bigint[], $2::bigint[]) AS l(subscriber, lane)
     JOIN subscribers s ON s.no = l.subscriber
     CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.due_at FROM deliveries d
-        WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.status < 3 AND d.status = 2
+        WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.shelf < 3 AND d.shelf = 2
         ORDER BY greatest(d.event, abs(d.replay)), d.id LIMIT 1) w
     LEFT JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.status FROM deliveries d
-        WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.status < 3 AND d.status < 2
+        WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.shelf < 3 AND d.shelf < 2
         LIMIT 1) g ON TRUE";
 
 /// A delivery that waits in its lane and whose turn it is.
@@ -162,7 +162,7 @@ pub(super) async fn make_next_due(
 
 /// Lanes in which all wait. One walk through the index of the subscriber's unfinished deliveries.
 const IDLE: &str = "SELECT lane FROM deliveries
-    WHERE subscriber = $1 AND lane IS NOT NULL AND status < 3 GROUP BY lane HAVING min(status) = 2";
+    WHERE subscriber = $1 AND lane IS NOT NULL AND shelf < 3 GROUP BY lane HAVING min(shelf) = 2";
 
 /// After a backfill, nobody goes in lanes that only live events entered: the oldest becomes due. All lanes are locked.
 pub(super) async fn open_all(conn: &Conn, subscriber: SubscriberNo, now: Timestamp) -> Asked<()> {

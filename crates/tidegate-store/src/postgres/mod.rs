@@ -20,6 +20,7 @@ mod events;
 mod folds;
 mod gates;
 mod health;
+mod held;
 mod jobs;
 mod keeping;
 mod lanes;

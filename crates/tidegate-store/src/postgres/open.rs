@@ -25,7 +25,7 @@ pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 10] = [
+const MIGRATIONS_SQL: [&str; 11] = [
     include_str!("../../migrations/postgres/0001_init.sql"),
     include_str!("../../migrations/postgres/0002_catalog.sql"),
     include_str!("../../migrations/postgres/0003_sending.sql"),
@@ -36,6 +36,7 @@ const MIGRATIONS_SQL: [&str; 10] = [
     include_str!("../../migrations/postgres/0009_folds.sql"),
     include_str!("../../migrations/postgres/0010_gates.sql"),
     include_str!("../../migrations/postgres/0013_observe.sql"),
+    include_str!("../../migrations/postgres/0014_claims.sql"),
 ];
 
 impl PostgresStore {

@@ -8,14 +8,21 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::connect::Target;
 use super::db::Conn;
-use super::{Periods, PostgresStore, Terms, admit, deliveries, events, lanes, read, remove, submit};
+use super::{Periods, PostgresStore, Terms, admit, deliveries, events, held, lanes, read, remove, submit};
 use crate::{DeliveryFilter, EventFilter};
 
 const NOW: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 
 /// What an ordinary group is made of.
-const OF_EVERY_GROUP: [&str; 6] =
-    ["new ids", "ids", "events in", "deliveries in", "deliveries in, with lanes", "finish"];
+const OF_EVERY_GROUP: [&str; 7] = [
+    "new ids",
+    "ids",
+    "events in",
+    "deliveries in",
+    "deliveries in, with lanes",
+    "finish",
+    "finish, some in vain",
+];
 
 /// Statements, the indexes by which they find what they need, and by which columns where an index could be walked by fewer.
 fn statements() -> Vec<(&'static str, String, &'static [&'static str])> {
@@ -28,7 +35,13 @@ fn statements() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("events in", submit::INSERT_EVENTS.to_owned(), &["dedupe_pkey", "(key_low = i.low)"]),
         ("deliveries in", submit::insert_plain(), &["dedupe_pkey", "(key_low = i.low)"]),
         ("deliveries in, with lanes", submit::insert_laned(), &["dedupe_pkey", "deliveries_lane"]),
-        ("finish", deliveries::finishing().into_owned(), &["deliveries_pkey", "(id = i.id)"]),
+        ("finish", deliveries::finishing(false), &["deliveries_pkey", "(id = i.id)"]),
+        ("finish, some in vain", deliveries::finishing(true), &["deliveries_pkey", "(id = i.id)"]),
+        (
+            "claims of a life",
+            held::CLAIMS.to_owned(),
+            &["deliveries_claimed", "deliveries_pkey", "(holder = $1)"],
+        ),
         ("refill", deliveries::refill_sql(), &["deliveries_due"]),
         ("first due", deliveries::FIRST_DUE.to_owned(), &["deliveries_due"]),
         ("lanes: whose turn it is", lanes::TURNS.to_owned(), &["deliveries_lane", "(lane = l.lane)"]),

@@ -94,7 +94,7 @@ async fn event_ids(
 fn narrow(filter: &DeliveryFilter) -> &'static str {
     match (filter.subscriber, filter.status) {
         (Some(_), _) => "d.subscriber = $3 AND $2::bigint IS NOT NULL",
-        (None, Some(Status::Exhausted)) => "d.project = $2 AND d.status = 4 AND $3::bigint IS NULL",
+        (None, Some(Status::Exhausted)) => "d.project = $2 AND d.shelf = 4 AND $3::bigint IS NULL",
         (None, _) => "$3::bigint IS NULL AND $2::bigint IS NOT NULL",
     }
 }
@@ -223,13 +223,13 @@ pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<
 }
 
 pub(super) const WAITING: &str = "SELECT s.no, s.active,
-        (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.status = 0)
-        + (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.lane IS NOT NULL AND d.status < 3
-            AND d.status = 2)
+        (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.shelf = 0)
+        + (SELECT count(*) FROM deliveries d WHERE d.subscriber = s.no AND d.lane IS NOT NULL AND d.shelf < 3
+            AND d.shelf = 2)
     FROM subscribers s WHERE s.deleted_at IS NULL ORDER BY s.no";
 
 pub(super) const EXHAUSTED: &str =
-    "SELECT subscriber, count(*) FROM deliveries WHERE status = 4 GROUP BY subscriber";
+    "SELECT subscriber, count(*) FROM deliveries WHERE shelf = 4 GROUP BY subscriber";
 
 /// Per subscriber that is not deleted; what is exhausted counts also for those that are.
 pub(super) async fn backlogs(conn: &Conn) -> Asked<Vec<(SubscriberNo, Backlog)>> {
@@ -250,7 +250,7 @@ fn count(row: &Row, column: usize) -> u64 {
 }
 
 pub(super) const DEAD_LETTERS: &str =
-    "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE status = 4 LIMIT $1) d";
+    "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE shelf = 4 LIMIT $1) d";
 
 /// Whether a delivery of a subscriber arrived after a time, the newest looked at first.
 pub(super) async fn has_delivered(conn: &Conn, subscriber: SubscriberNo, since: Timestamp) -> Asked<bool> {

@@ -5,7 +5,7 @@ use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
-use super::{BEAT_TTL, lanes, windows};
+use super::{BEAT_TTL, held, lanes, windows};
 use crate::{Beat, Error, Load, Replica, TakenOver};
 
 /// The database's clock, in milliseconds.
@@ -14,7 +14,7 @@ const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// Gives this process a new life.
 pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
     let incarnation: Incarnation = conn.only("SELECT nextval('incarnations')", &[]).await?.get(0);
-    conn.execute("INSERT INTO replicas (incarnation) VALUES ($1)", &[&incarnation]).await?;
+    conn.execute("INSERT INTO replicas (incarnation, held) VALUES ($1, '{}')", &[&incarnation]).await?;
     let mark = "INSERT INTO marks SELECT $1, (last_value << 20) - 1, $2 FROM numbers";
     conn.execute(mark, &[&incarnation, &now.as_ms()]).await?;
     let sql = format!("INSERT INTO beats (incarnation, name, began_at, at) VALUES ($1, $2, $3, {NOW_MS})");
@@ -91,14 +91,12 @@ pub(super) async fn end(
     now: Timestamp,
     is_lost: bool,
 ) -> Asked<TakenOver> {
-    let gone = conn.row("DELETE FROM replicas WHERE incarnation = $1 RETURNING at", &[&incarnation]).await?;
-    let latest = gone.map_or(now, |row| now.max(Timestamp::from_ms(row.get(0))));
-    let held = conn
-        .rows(
-            "SELECT id, subscriber, lane, lost, fold FROM deliveries WHERE status = 1 AND incarnation = $1",
-            &[&incarnation],
-        )
-        .await?;
+    let sql = "DELETE FROM replicas WHERE incarnation = $1 RETURNING at, held";
+    let gone = conn.row(sql, &[&incarnation]).await?;
+    let latest = gone.as_ref().map_or(now, |row| now.max(Timestamp::from_ms(row.get(0))));
+    let claims = held::claims(conn, incarnation, gone.and_then(|row| row.get(1))).await?;
+    let sql = "SELECT id, subscriber, lane, lost, fold FROM deliveries WHERE id = ANY($1)";
+    let held = conn.rows(sql, &[&claims]).await?;
     let (mut due, mut aside, mut ended) = (Vec::new(), Vec::new(), Vec::new());
     let mut touched = lanes::Lanes::new();
     for row in held {
@@ -116,14 +114,14 @@ pub(super) async fn end(
     lanes::lock(conn, space, &touched).await?;
     let more = i32::from(is_lost);
     conn.execute(
-        "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL WHERE id = ANY($1)",
+        "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL, holder = NULL WHERE id = ANY($1)",
         &[&due, &more],
     )
     .await?;
     let reason = format!("set aside after the process ended {CLAIMS_LOST_MAX} times while it was being sent");
     conn.execute(
-        "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, finished_at = $3, reason = $4
-         WHERE id = ANY($1)",
+        "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, holder = NULL, finished_at = $3,
+            reason = $4 WHERE id = ANY($1)",
         &[&aside, &more, &now.as_ms(), &reason],
     )
     .await?;

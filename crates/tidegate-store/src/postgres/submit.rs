@@ -57,7 +57,7 @@ pub(super) const INSERT_EVENTS_TYPES: [&str; 15] = [
     "bigint", "bigint", "bigint", "bigint", "bigint[]", "bigint[]", "bigint[]", "bigint[]", "bigint[]",
     "bytea[]", "bytea[]", "bytea[]", "bytea[]", "bytea[]", "text",
 ];
-pub(super) const INSERT_DELIVERIES_TYPES: [&str; 12] = [
+pub(super) const INSERT_DELIVERIES_TYPES: [&str; 13] = [
     "bigint",
     "bigint",
     "bigint",
@@ -70,6 +70,7 @@ pub(super) const INSERT_DELIVERIES_TYPES: [&str; 12] = [
     "bigint[]",
     "smallint[]",
     "text",
+    "boolean",
 ];
 
 /// Units to be written, as columns.
@@ -135,10 +136,11 @@ pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarn
         WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.place)";
 
 const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, due_at, incarnation,
-        written, created_at, status, claims)
+        holder, written, created_at, status, claims)
     SELECT (SELECT currval('numbers') << 20) + i.place, i.project, i.subscriber, (SELECT currval('numbers') << 20) + i.event, 0,
-        i.lane, $3, CASE WHEN i.status = 1 THEN $1::bigint END, CASE WHEN i.status = 1 THEN $2::bigint END, $3, i.status,
-        CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
+        i.lane, $3, CASE WHEN i.status = 1 THEN $1::bigint END,
+        CASE WHEN i.status = 1 AND (i.lane IS NOT NULL OR NOT $13::boolean) THEN $1::bigint END,
+        CASE WHEN i.status = 1 THEN $2::bigint END, $3, i.status, CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
 const ROUTES: &str = "(SELECT unnest($4::bigint[]) AS place, unnest($5::bigint[]) AS event,
         unnest($6::bigint[]) AS project, unnest($7::bigint[]) AS high, unnest($8::bigint[]) AS low,
         unnest($9::bigint[]) AS subscriber, unnest($10::bigint[]) AS lane, unnest($11::smallint[]) AS status) i
@@ -147,7 +149,12 @@ const ROUTES: &str = "(SELECT unnest($4::bigint[]) AS place, unnest($5::bigint[]
 
 /// The deliveries of those events, where none has a lane.
 pub(super) fn insert_plain() -> String {
-    format!("{DELIVERIES} FROM {ROUTES} RETURNING id & 1048575 AS place, status")
+    format!("{} RETURNING id & 1048575 AS place, status", insert_as_wanted())
+}
+
+/// The same without an answer, where all of them come in.
+pub(super) fn insert_as_wanted() -> String {
+    format!("{DELIVERIES} FROM {ROUTES}")
 }
 
 /// The same with lanes: whoever finds its lane in use, or behind a backfill, waits.
@@ -156,7 +163,7 @@ pub(super) fn insert_laned() -> String {
         "{DELIVERIES} FROM (SELECT i.place, i.event, i.project, i.subscriber, i.lane,
             CASE WHEN i.lane IS NOT NULL AND (row_number() OVER (PARTITION BY i.subscriber, i.lane ORDER BY i.place) > 1
                 OR EXISTS (SELECT 1 FROM deliveries o WHERE o.subscriber = i.subscriber AND o.lane = i.lane
-                    AND o.lane IS NOT NULL AND o.status < 3)
+                    AND o.lane IS NOT NULL AND o.shelf < 3)
                 OR EXISTS (SELECT 1 FROM subscribers s WHERE s.no = i.subscriber AND s.backfill_after IS NOT NULL))
             THEN 2::smallint ELSE i.status END AS status
         FROM {ROUTES}) i ORDER BY i.place RETURNING id & 1048575 AS place, status"
@@ -303,7 +310,8 @@ impl<'a> Columns<'a> {
             return Ok(Vec::new());
         }
         let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
-        let rows = conn.rows(&sql, &self.delivery_values(stamp, &self.routes(), &self.count())).await?;
+        let rows =
+            conn.rows(&sql, &self.delivery_values(stamp, &self.routes(), &self.count(), &false)).await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
@@ -318,12 +326,14 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// `is_named`: the block is, so that claims need no holder.
     pub(super) fn delivery_values<'b>(
         &'b self,
         stamp: &'b Stamp,
         routes: &'b Routes,
         count: &'b String,
-    ) -> [&'b (dyn ToSql + Sync); 12] {
+        is_named: &'b bool,
+    ) -> [&'b (dyn ToSql + Sync); 13] {
         [
             &stamp.incarnation,
             &stamp.written,
@@ -337,6 +347,7 @@ impl<'a> Columns<'a> {
             &self.lanes,
             &self.wanted,
             count,
+            is_named,
         ]
     }
 
@@ -359,8 +370,10 @@ impl<'a> Columns<'a> {
         self.lanes.iter().any(Option::is_some)
     }
 
-    /// What was written goes to memory or is due in the store.
-    pub(super) fn hand_over(&self, context: &mut Context<'_>, mut made: Vec<(i64, i16)>, block: i64) {
+    /// What was written goes to memory or is due in the store. All is as it was wanted if it is not told.
+    pub(super) fn hand_over(&self, context: &mut Context<'_>, made: Option<Vec<(i64, i16)>>, block: i64) {
+        let wanted = || self.delivery_places.iter().copied().zip(self.wanted.iter().copied()).collect();
+        let mut made: Vec<(i64, i16)> = made.unwrap_or_else(wanted);
         made.sort_unstable();
         for (place, status) in made {
             let Ok(index) = self.delivery_places.binary_search(&place) else { continue };

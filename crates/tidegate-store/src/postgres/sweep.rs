@@ -72,7 +72,7 @@ struct Step<'a> {
 }
 
 const EXHAUSTED: &str = "SELECT id, finished_at FROM deliveries
-    WHERE project = $1 AND status = 4 AND id > $2 ORDER BY id LIMIT $3";
+    WHERE project = $1 AND shelf = 4 AND id > $2 ORDER BY id LIMIT $3";
 const HELD: &str = "SELECT id, status, created_at, lane FROM deliveries
     WHERE subscriber = $1 AND id > $2 ORDER BY id LIMIT $3";
 const OLDEST_DELIVERIES: &str = "SELECT d.id, d.status, d.created_at, d.finished_at, s.deleted_at

@@ -14,7 +14,7 @@ use crate::Triggered;
 /// over: it is on its way.
 const MAKE_DUE: &str = "UPDATE deliveries SET due_at = $2 WHERE id = ANY(ARRAY(
         SELECT d.id FROM subscribers s CROSS JOIN LATERAL
-            (SELECT id FROM deliveries WHERE subscriber = s.no AND status = 0 AND due_at > $2
+            (SELECT id FROM deliveries WHERE subscriber = s.no AND shelf = 0 AND due_at > $2
              ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED) d
         WHERE s.project = $1 AND s.active AND s.deleted_at IS NULL LIMIT $3))
     RETURNING subscriber";

@@ -61,6 +61,10 @@ pub(super) struct Context<'a> {
     pub(super) fold_lanes: Lanes,
     /// How many more groups are expected to bring ids that are taken.
     pub(super) repeats: u32,
+    /// Blocks with deliveries that this life claimed as it made them.
+    pub(super) blocks: Vec<i64>,
+    /// More of those, which this group has made.
+    pub(super) born: BTreeSet<DeliveryNo>,
     lanes_met: Lanes,
 }
 
@@ -87,6 +91,8 @@ impl<'a> Context<'a> {
             windows_max,
             fold_lanes: Lanes::new(),
             repeats: 0,
+            blocks: Vec::new(),
+            born: BTreeSet::new(),
             lanes_met: Lanes::new(),
         }
     }
@@ -206,11 +212,14 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     let results = Results::of(&context.group.results, context.group.now);
     let (written, lanes) = ((&results, columns), (context.space, &columns.lanes()));
     let has_repeats = context.repeats > 0;
-    let done = at_once::write(context.conn, &entering.values(), &stamp, written, lanes, has_repeats).await?;
+    let with = (&stamp, &context.blocks);
+    let done = at_once::write(context.conn, &entering.values(), with, written, lanes, has_repeats).await?;
     let met_some = done.taken.as_ref().is_some_and(|taken| taken.len() < columns.entries().len());
     context.repeats = if met_some { REPEATS_EXPECTED } else { context.repeats.saturating_sub(1) };
     deliveries::finished(context, &done.finished);
     columns.hand_over(context, done.made, done.block);
+    let unlaned = context.out.jobs.iter().filter(|job| job.lane.is_none());
+    context.born = unlaned.map(|job| job.delivery).collect();
     // Known ones are compared with what is there; that they are there is on disk already.
     context.out.submissions = admit::answers(context, columns, done.taken.as_deref()).await?;
     Ok(())

@@ -125,9 +125,9 @@ async fn insert_windows(conn: &Conn, decided: &Decided) -> Asked<()> {
 }
 
 const INSERT_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, fold,
-        due_at, created_at, incarnation, written, claims)
-    SELECT i.*, $9, $9, CASE WHEN i.status = 1 THEN $10::bigint END, CASE WHEN i.status = 1 THEN $11::bigint END,
-        CASE WHEN i.status = 1 THEN 1 ELSE 0 END
+        due_at, created_at, incarnation, holder, written, claims)
+    SELECT i.*, $9, $9, CASE WHEN i.status = 1 THEN $10::bigint END, CASE WHEN i.status = 1 THEN $10::bigint END,
+        CASE WHEN i.status = 1 THEN $11::bigint END, CASE WHEN i.status = 1 THEN 1 ELSE 0 END
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::smallint[],
         $8::bigint[]) AS i(id, project, subscriber, event, replay, lane, status, fold)";
 
