@@ -1,7 +1,8 @@
 //! Development commands: `cargo xtask run | test | services | tidy | deny | verifiers | schemathesis | sim | fuzz | bench | chaos`.
 //!
 //! Everything a contributor types lives here, in Rust, so that the repository needs no shell scripts. The
-//! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it.
+//! commands speak to the product only as a user does: they build its binary, start it and talk HTTP to it. What they share
+//! with it is how times are written, and how counts are packed, where a database is filled for a measurement.
 
 mod bench;
 mod cargo;

@@ -191,13 +191,20 @@ impl Server {
 
     /// Calls the API with the admin key and demands success.
     pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.ask(method, path, body)?;
+        if answer.is_empty() {
+            return Ok(Value::Null);
+        }
+        let text = String::from_utf8_lossy(&answer);
+        serde_json::from_slice(&answer).with_context(|| format!("{method} {path} answered {text}"))
+    }
+
+    /// The same, with the answer as it came.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Vec<u8>> {
         let response = self.send(method, path, body)?;
         let text = String::from_utf8_lossy(&response.body);
         ensure!((200..300).contains(&response.status), "{method} {path}: {} {text}", response.status);
-        if response.body.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&response.body).with_context(|| format!("{method} {path} answered {text}"))
+        Ok(response.body)
     }
 
     /// The value of a metric without labels; 0 if it is not there yet.
@@ -261,6 +268,12 @@ impl Server {
 
     fn log(&self) -> PathBuf {
         self.folder.join("server.log")
+    }
+
+    /// How many lines of its log, of all its lives, say this.
+    pub(crate) fn log_count(&self, what: &str) -> u64 {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        log.lines().filter(|line| line.contains(what)).count() as u64
     }
 
     /// The last lines the server wrote.

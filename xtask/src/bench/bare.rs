@@ -194,9 +194,9 @@ pub(crate) fn deadlocks(url: &str) -> Result<f64> {
     })
 }
 
-async fn connect(url: &str) -> Result<tokio_postgres::Client> {
+/// A session that ends with its client.
+pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-    // It ends with its client.
     tokio::spawn(connection);
     Ok(client)
 }

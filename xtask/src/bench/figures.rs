@@ -34,7 +34,7 @@ pub(super) const WAITING_SUBSCRIBERS: usize = 4;
 pub(super) type Figure = fn(&mut Stage) -> Result<Vec<Row>>;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 11] = [
+pub(super) const FIGURES: [(&str, Figure); 13] = [
     ("e2e1", e2e1),
     ("e2e5", e2e5),
     ("ingest", ingest),
@@ -46,6 +46,8 @@ pub(super) const FIGURES: [(&str, Figure); 11] = [
     ("folds", super::folds::folds),
     ("lanes", super::lanes::lanes),
     ("observe-count", super::observe::count),
+    ("observe-query", super::questions::ask),
+    ("observe-search", super::searches::search),
 ];
 
 fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {

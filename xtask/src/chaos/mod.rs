@@ -42,6 +42,8 @@ pub(crate) enum Chaos {
     Replicas(replicas::Replicas),
     /// Kill processes that share windows, one after the other
     Folds(replicas::folds::Folds),
+    /// Kill processes that count the same events, and put deadlocks in their way
+    Counters(replicas::counters::Counters),
     /// Let three processes share a gate while its receiver refuses
     Gate(replicas::gate::Gate),
     /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of replicas
@@ -58,6 +60,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
         Chaos::Folds(args) => replicas::folds::run(args),
+        Chaos::Counters(args) => replicas::counters::run(args),
         Chaos::Gate(args) => replicas::gate::run(args),
         Chaos::Short => {
             short()?;

@@ -32,7 +32,7 @@ const DIRECTIONS: [(&str, &[&str]); 7] = [
     ("tidegate-sources", &["tidegate-core"]),
     ("tidegate-server", &["tidegate-core", "tidegate-store", "tidegate-destinations", "tidegate-sources"]),
     ("tidegate", &["tidegate-core", "tidegate-destinations", "tidegate-server"]),
-    ("xtask", &[]),
+    ("xtask", &["tidegate-core"]),
 ];
 
 /// Packages that need cmake, or a system OpenSSL. Our build needs a C compiler and nothing else.

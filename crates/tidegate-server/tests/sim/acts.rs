@@ -72,6 +72,7 @@ impl Site {
                     self.at_gate(project, deed).await;
                 }
             }
+            Act::Ask => self.ask().await,
             Act::Retry { roll } => self.retry(roll).await,
             Act::Replay { roll } => self.replay(roll).await,
             Act::Job { roll } => self.job(roll).await,

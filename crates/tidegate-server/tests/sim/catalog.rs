@@ -11,6 +11,7 @@ use tidegate_core::id::ProjectNo;
 use tidegate_store::{Admission, Change, QuarantineFilter, RoutedUnit, UnitStatus};
 
 use super::acts::Site;
+use super::counts::Shape;
 use super::dice::Dice;
 use super::history::{EventKey, History};
 use super::plan::{Act, END_T, TYPES};
@@ -23,6 +24,8 @@ pub(crate) enum Edit {
     TakeBack(&'static str),
     /// Declares a type whose events are kept for so many milliseconds, if not as long as others.
     Keep(&'static str, Option<i64>),
+    /// Declares a type whose events are counted.
+    Count(&'static str, Shape),
     Release,
 }
 
@@ -67,6 +70,7 @@ impl Site {
             }
             Edit::Declare(name) => self.edit_type(project, name, None).await,
             Edit::Keep(name, keep_ms) => self.edit_type(project, name, keep_ms).await,
+            Edit::Count(name, shape) => self.count(project, name, shape).await,
             Edit::TakeBack(name) => {
                 let type_name = name.to_owned();
                 self.change(Change::DeleteType { project, service, type_name }).await;

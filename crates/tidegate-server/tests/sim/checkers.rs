@@ -60,6 +60,7 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         met
     };
     super::folds::check(site, &mut found).await;
+    super::counts::check(site, &mut found).await;
     traces_are_true(site, &books, &mut found).await;
     quarantine_is_kept(site, &mut found).await;
     let mut history = site.history.lock();

@@ -43,6 +43,8 @@ pub(crate) struct History {
     pub(crate) index: BTreeMap<EventKey, usize>,
     /// What each project's catalog lets in.
     pub(crate) catalogs: BTreeMap<ProjectNo, Cataloged>,
+    /// What each type was, from which version on.
+    pub(crate) types: Vec<tidegate_store::TypeVersion>,
     /// What is quarantined.
     pub(crate) quarantined: Quarantined,
     /// What clients were told.

@@ -13,6 +13,7 @@ mod breakers;
 mod catalog;
 mod checkers;
 mod consent;
+mod counts;
 mod dice;
 mod folds;
 mod gates;
@@ -203,7 +204,8 @@ fn promises_hold_whatever_happens() {
     assert!(failed.is_empty(), "{} of {} seeds failed: {numbers:?}", numbers.len(), outcomes.len());
     let reached: BTreeSet<&str> =
         outcomes.iter().flat_map(|outcome| outcome.reached.iter().copied()).collect();
-    let missed: Vec<&&str> = RARE_PATHS.iter().filter(|path| !reached.contains(**path)).collect();
+    let paths = RARE_PATHS.iter().chain(&counts::RARE_PATHS);
+    let missed: Vec<&&str> = paths.filter(|path| !reached.contains(**path)).collect();
     assert!(missed.is_empty() || count < CAMPAIGN_SEEDS, "the campaign never saw: {missed:?}");
 }
 

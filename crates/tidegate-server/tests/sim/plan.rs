@@ -6,9 +6,11 @@
 use serde_json::{Value, json};
 use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
+use tidegate_server::observing::Terms;
 
 use super::catalog::{self, Edit};
 use super::consent;
+use super::counts;
 use super::dice::Dice;
 use super::folds;
 use super::gates::{self, Deed};
@@ -20,7 +22,7 @@ use super::spec::{Lanes, Spec};
 pub(crate) const END_T: i64 = 40_000;
 
 pub(crate) const TYPES: [&str; 3] = ["order.paid", "order.sent", "user.seen"];
-const KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
+pub(crate) const KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 /// The key that a poisoned receiver never takes.
 pub(crate) const POISON: &str = "k0";
 
@@ -63,6 +65,8 @@ pub(crate) enum Act {
         project: &'static str,
         deed: Deed,
     },
+    /// Somebody asks what was counted.
+    Ask,
     /// Someone retries one of the deliveries by hand.
     Retry {
         roll: u64,
@@ -120,6 +124,8 @@ pub(crate) struct Plan {
     pub(crate) terms: Option<Retention>,
     /// What the gate of each project allows, where there is one.
     pub(crate) gate: Option<gates::Terms>,
+    /// How events are counted, where they are.
+    pub(crate) counting: Terms,
 }
 
 struct Planner {
@@ -147,6 +153,7 @@ impl Plan {
             left_paused: None,
             terms: keeping::plan(seed),
             gate: None,
+            counting: Terms::default(),
         };
         let mut planner = Planner { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() };
         planner.subscribers();
@@ -161,6 +168,7 @@ impl Plan {
         }
         folds::plan(seed, &mut planner.plan);
         gates::plan(seed, &mut planner.plan);
+        counts::plan(seed, &mut planner.plan);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         consent::plan(seed, &mut planner.plan.acts);
         planner.plan

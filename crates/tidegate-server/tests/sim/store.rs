@@ -4,6 +4,7 @@
 //! It also speaks for the dead: results of attempts that a former life had claimed turn up again later, as they would
 //! from a process that was only believed to be gone. The store must refuse every one of them.
 
+mod haunting;
 mod observe;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,7 @@ use tidegate_store::{
     TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
+use super::counts::{self, Flushes};
 use super::dice::Dice;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
@@ -49,6 +51,7 @@ pub(crate) struct FaultyStore {
     pub(crate) zombies: Mutex<Vec<(DeliveryNo, Claimed)>>,
     /// Steps of backfills and jobs that were taken, to be taken again.
     pub(crate) steps: Mutex<(Vec<BackfillStep>, Vec<JobStep>)>,
+    pub(crate) flushes: Flushes,
     /// It breaks down at bad moments.
     pub(crate) is_fragile: bool,
     /// Calls take a while.
@@ -107,49 +110,6 @@ impl FaultyStore {
     fn lock_dice(&self) -> std::sync::MutexGuard<'_, Dice> {
         self.dice.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Adds, sometimes, a step of a backfill that was taken before.
-    fn repeat(&self, group: Arc<Group>) -> Arc<Group> {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        if (steps.0.is_empty() && steps.1.is_empty()) || !self.lock_dice().percent(10) {
-            steps.0.extend(group.backfills.iter().cloned());
-            steps.1.extend(group.steps.iter().cloned());
-            return group;
-        }
-        let mut repeating = Group::clone(&group);
-        repeating.backfills.extend(steps.0.pop());
-        repeating.steps.extend(steps.1.pop());
-        self.history.lock().reach("a step of an errand repeated");
-        Arc::new(repeating)
-    }
-
-    /// Adds the word of the dead, sometimes. Says how many results must be refused.
-    fn haunt(&self, group: Arc<Group>) -> (Arc<Group>, u64) {
-        let mut zombies = self.zombies.lock().unwrap_or_else(PoisonError::into_inner);
-        if zombies.is_empty() || !self.lock_dice().percent(25) {
-            return (group, 0);
-        }
-        let (delivery, claimed) = zombies.pop().expect("there is one");
-        let mut haunted = Group::clone(&group);
-        haunted.results.push(Finished {
-            claim: Claim { delivery, token: claimed.token },
-            subscriber: claimed.subscriber,
-            lane: claimed.lane,
-            n: claimed.attempts + 1,
-            attempt: Attempt {
-                at: haunted.now,
-                status: Some(200),
-                error: None,
-                detail: String::new(),
-                phases: Phases::default(),
-                response: None,
-            },
-            next: Next::Delivered,
-            steps_aside: false,
-            body: None,
-        });
-        (Arc::new(haunted), 1)
-    }
 }
 
 #[async_trait]
@@ -176,6 +136,7 @@ impl Store for FaultyStore {
         let result = self.inner.change(change.clone(), now).await;
         if let Ok(changed) = &result {
             self.note_change(&change, *changed);
+            counts::note_change(&self.inner, &self.history, &change).await;
         }
         self.leave().await;
         result
@@ -301,7 +262,11 @@ impl Store for FaultyStore {
 
     async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
         self.enter().await?;
-        let result = self.inner.observe(flush, now).await;
+        let mut result = self.inner.observe(flush.clone(), now).await;
+        if result.is_ok() {
+            let flush = (flush, now, self.life.t());
+            result = self.flushes.written(&self.inner, &self.history, flush).await;
+        }
         self.leave().await;
         result
     }

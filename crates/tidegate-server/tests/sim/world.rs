@@ -26,6 +26,7 @@ use tidegate_store::{Change, Store};
 use tokio::runtime::{Builder, Handle};
 
 use super::acts::Site;
+use super::counts::Flushes;
 use super::dice::Dice;
 use super::history::{Ended, Histories, Truth};
 use super::life::Life;
@@ -215,6 +216,7 @@ impl World {
             bounds: self.plan.bounds,
             zombies: Mutex::new(if self.plan.is_haunted { zombies } else { Vec::new() }),
             steps: Mutex::default(),
+            flushes: Flushes::new(self.plan.seed, life.no),
             is_fragile: self.plan.is_fragile,
             is_slow: self.plan.is_slow,
         });
@@ -234,7 +236,7 @@ impl World {
             entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
             metrics: Arc::new(Metrics::default()),
             retention: self.plan.terms.unwrap_or_default(),
-            observing: tidegate_server::observing::Terms::default(),
+            observing: self.plan.counting,
             watch: Arc::default(),
             origin: http::HeaderValue::from_static("sim"),
             spans: Arc::default(),

@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::Sabotage;
 use crate::clock;
 use crate::server::Server;
 use crate::services::Services;
@@ -46,18 +45,20 @@ impl AddAssign for Counts {
 pub(super) struct Cluster<'a> {
     pub(super) services: &'a mut Services,
     pub(super) replicas: Vec<Server>,
+    /// Where their tables are.
+    pub(super) schema: String,
     /// Of lives that have ended.
     past: Counts,
     deadlocks_before: usize,
 }
 
 impl<'a> Cluster<'a> {
-    /// Starts them on an empty schema, and waits until each knows of all.
+    /// Starts them on an empty schema, with these settings, and waits until each knows of all.
     pub(super) fn start(
         services: &'a mut Services,
         binary: &Path,
         folder: &Path,
-        sabotage: Option<Sabotage>,
+        settings: &[(&str, &str)],
     ) -> Result<Self> {
         services.flush_redis()?;
         let schema = folder.file_name().context("a folder has a name")?.to_string_lossy().replace('-', "_");
@@ -70,14 +71,12 @@ impl<'a> Cluster<'a> {
             server.set("TIDEGATE_STORE", &store);
             server.set("TIDEGATE_REDIS", &services.redis_url());
             server.set("TIDEGATE_MASTER_KEY", MASTER_KEY);
-            if let Some(sabotage) = sabotage {
-                server.set("TIDEGATE_SABOTAGE", sabotage.name());
-            }
+            settings.iter().for_each(|(name, value)| server.set(name, value));
             server.resume()?;
             replicas.push(server);
         }
         let deadlocks_before = deadlocks(services)?;
-        let cluster = Self { services, replicas, past: Counts::default(), deadlocks_before };
+        let cluster = Self { services, replicas, schema, past: Counts::default(), deadlocks_before };
         cluster.meet()?;
         Ok(cluster)
     }

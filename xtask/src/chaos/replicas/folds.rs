@@ -233,7 +233,7 @@ struct Plan {
 impl Plan {
     fn carry_out(self, services: &mut Services) -> Result<()> {
         let mut scratch = Scratch::new("folds")?;
-        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), None)?;
+        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), &[])?;
         let outcome = campaign(self, &mut cluster);
         if outcome.is_err() {
             eprintln!("{}", cluster.log_tails());

@@ -98,7 +98,7 @@ struct Arrival {
 impl Plan {
     fn carry_out(&self, services: &mut Services) -> Result<()> {
         let mut scratch = Scratch::new("gate")?;
-        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), None)?;
+        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), &[])?;
         let outcome = self.campaign(&mut cluster);
         if outcome.is_err() {
             eprintln!("{}", cluster.log_tails());

@@ -6,6 +6,7 @@
 
 mod audience;
 mod cluster;
+pub(crate) mod counters;
 pub(crate) mod folds;
 pub(crate) mod gate;
 mod nemesis;
@@ -148,6 +149,7 @@ pub(crate) fn short() -> Result<String> {
     }
     told.push(gate::short(&mut services)?);
     told.push(folds::short(&mut services)?);
+    told.push(counters::short(&mut services, &sabotaged)?);
     Ok(told.join(", "))
 }
 
@@ -180,7 +182,9 @@ impl Plan {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let name = format!("replicas-{}", RUNS.fetch_add(1, Ordering::Relaxed));
         let mut scratch = Scratch::new(&name)?;
-        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), self.sabotage)?;
+        let settings: Vec<(&str, &str)> =
+            self.sabotage.iter().map(|line| ("TIDEGATE_SABOTAGE", line.name())).collect();
+        let mut cluster = Cluster::start(services, &self.binary, scratch.path(), &settings)?;
         let outcome = self.campaign(&mut cluster, prng);
         if !matches!(outcome, Ok(None)) {
             eprintln!("{}", cluster.log_tails());

@@ -90,12 +90,7 @@ impl Producers {
         let (mut tasks, mut shares, mut first_key) = (Vec::new(), Vec::new(), 0);
         for habit in &HABITS {
             for _ in 0..habit.count {
-                let mut client = || Client {
-                    targets: targets.to_vec(),
-                    streams: targets.iter().map(|_| None).collect(),
-                    ledger: Arc::clone(&ledger),
-                    prng: Prng::new(prng.next()),
-                };
+                let mut client = || Client::new(targets, &ledger, prng);
                 let (client, twin) = (client(), habit.has_twin.then(&mut client));
                 let producer = Producer { habit, first_key, client, twin };
                 tasks.push(tokio::spawn(producer.run(Arc::clone(&ledger))));
@@ -151,7 +146,7 @@ impl Producer {
 }
 
 /// One who sends, with a connection to every process.
-struct Client {
+pub(super) struct Client {
     targets: Vec<SocketAddr>,
     streams: Vec<Option<TcpStream>>,
     ledger: Arc<Ledger>,
@@ -159,8 +154,17 @@ struct Client {
 }
 
 impl Client {
+    pub(super) fn new(targets: &[SocketAddr], ledger: &Arc<Ledger>, prng: &mut Prng) -> Self {
+        Self {
+            targets: targets.to_vec(),
+            streams: targets.iter().map(|_| None).collect(),
+            ledger: Arc::clone(ledger),
+            prng: Prng::new(prng.next()),
+        }
+    }
+
     /// Sends events until they are known to be accepted, at one process after the other.
-    async fn send(&mut self, events: &[Value], first: Option<usize>) -> Result<()> {
+    pub(super) async fn send(&mut self, events: &[Value], first: Option<usize>) -> Result<()> {
         let request = request(events)?;
         let chosen = usize::try_from(self.prng.below(self.targets.len() as u64))?;
         let (first, watch) = (first.unwrap_or(chosen), Stopwatch::start());
@@ -222,7 +226,7 @@ impl Client {
 }
 
 /// One event goes alone, several as an array.
-fn request(events: &[Value]) -> Result<Vec<u8>> {
+pub(super) fn request(events: &[Value]) -> Result<Vec<u8>> {
     let body = match events {
         [event] => serde_json::to_string(event)?,
         events => serde_json::to_string(events)?,
