@@ -4,6 +4,7 @@
 
 mod cut;
 mod folds;
+mod held;
 mod late;
 mod repeats;
 #[path = "../harness/schema.rs"]
