@@ -31,7 +31,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
 use tidegate_core::id::{
-    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
@@ -161,8 +161,15 @@ pub trait Store: Send + Sync + 'static {
     async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()>;
     /// Begins to count what was accepted before a type declared some of its metrics; a conflict when that was asked before.
     async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow>;
-    /// Backfills of metrics, newest first: of one project, or all that are running.
-    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>>;
+    /// Backfills of a project's metrics, newest first.
+    async fn backfills(
+        &self,
+        project: ProjectNo,
+        before: Option<BackfillNo>,
+        limit: usize,
+    ) -> Result<Page<BackfillRow>>;
+    /// Those of all projects that are running, newest first.
+    async fn backfills_running(&self) -> Result<Vec<BackfillRow>>;
     /// The next events that a backfill looks at, bounded like a slice behind a mark.
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice>;
     /// Everything that any process accepted before this time has been observed.

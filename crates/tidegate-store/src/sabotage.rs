@@ -2,8 +2,8 @@
 //!
 //! A campaign that finds nothing proves something only if it finds what is there to be found. So in a build with the feature
 //! `sabotage`, and in no other, `TIDEGATE_SABOTAGE` names one line that does not do its work, and
-//! `cargo xtask chaos replicas --sabotage` must find the promise that is broken by it. In every other build [`is`] is a
-//! constant and costs nothing.
+//! `cargo xtask chaos replicas --sabotage`, or `counters --sabotage`, must find the promise that is broken by it. In every
+//! other build [`is`] is a constant and costs nothing.
 
 use std::borrow::Cow;
 

@@ -11,6 +11,7 @@ use tidegate_core::observe::Kind;
 use tidegate_store::{BackfillRow, Metric, NewBackfill};
 
 use super::auth::Caller;
+use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Pair, Query, parse, read_body};
 use super::{App, json_answer};
@@ -67,10 +68,12 @@ fn is_additive(kind: Kind) -> bool {
 /// Backfills of a project, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    Query::parse(raw.as_deref(), &[])?;
-    let rows = app.parts.store.backfills(Some(caller.project)).await?;
-    let items: Vec<Value> = rows.iter().map(shown).collect();
-    Ok(json_answer(StatusCode::OK, &json!({ "items": items, "next": null })))
+    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let pages = Pages::of(&app, &caller, "backfills", &query);
+    let (limit, before) = (query.limit()?, pages.position(&mut query)?);
+    let page = app.parts.store.backfills(caller.project, before, limit).await?;
+    let items: Vec<Value> = page.items.iter().map(shown).collect();
+    Ok(pages.answer(&items, page.next))
 }
 
 fn shown(row: &BackfillRow) -> Value {

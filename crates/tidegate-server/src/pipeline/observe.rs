@@ -206,7 +206,7 @@ impl Observe {
 
     /// Takes a step of each backfill, and comes back soon if there are more.
     async fn step_back(&self, types: &mut Types) -> tidegate_store::Result<()> {
-        for row in self.store.backfills(None).await? {
+        for row in self.store.backfills_running().await? {
             let slice = self.store.unbackfilled(row.clone(), self.terms.batch, SLICE_BYTES_MAX).await?;
             let mut past = Past::new(self.terms, row.clone());
             let slab = self.read(&slice, |_, event, slab| past.observe(types, event, slab)).await;

@@ -1,5 +1,5 @@
 //! The promises, checked against what really happened: nothing accepted is lost (P2), nothing is sent twice without a
-//! reason (P3), lanes keep their order (P5), and nobody suffers from others (P8).
+//! reason (P3), everything is counted once (P4), lanes keep their order (P5), and nobody suffers from others (P8).
 //!
 //! Two sources that know nothing of each other are compared: the history, and what the store says through the same
 //! questions the API asks.

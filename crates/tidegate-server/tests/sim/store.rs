@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{
-    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
@@ -276,9 +276,18 @@ impl Store for FaultyStore {
         self.inner.start_backfill(new, now).await
     }
 
-    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
+    async fn backfills(
+        &self,
+        project: ProjectNo,
+        before: Option<BackfillNo>,
+        limit: usize,
+    ) -> Result<Page<BackfillRow>> {
+        self.inner.backfills(project, before, limit).await
+    }
+
+    async fn backfills_running(&self) -> Result<Vec<BackfillRow>> {
         self.enter().await?;
-        self.inner.backfills(project).await
+        self.inner.backfills_running().await
     }
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {

@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         keys_beyond_the_limit_are_counted_together,
         a_slice_is_bounded,
         a_backfill_goes_through_the_past_once,
+        backfills_come_in_pages,
         objects_change_once_and_are_counted,
         events_are_found_by_values_newest_first,
         values_are_listed_with_their_counts,
@@ -275,7 +276,7 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
     bench.send(drafts(&["g"])).await;
     let mut seen = Vec::new();
     for round in 0..10 {
-        let [row] = &bench.store().backfills(None).await.expect("the store works")[..] else { break };
+        let [row] = &bench.store().backfills_running().await.expect("the store works")[..] else { break };
         let slice = bench.store().unbackfilled(row.clone(), 2, usize::MAX).await.expect("the store works");
         seen.extend(slice.events.iter().map(|(_, event)| event.id.clone()));
         let (after, through) = (row.after, if slice.is_end { row.until } else { slice.through });
@@ -289,12 +290,36 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
         }
     }
     assert_eq!(seen, ["a", "b", "e", "f"], "up to when it was asked for");
-    let [row] = &bench.store().backfills(Some(PROJECT)).await.expect("the store works")[..] else {
-        panic!("it is remembered")
-    };
+    let page = bench.store().backfills(PROJECT, None, 10).await.expect("the store works");
+    let [row] = &page.items[..] else { panic!("it is remembered") };
     assert_eq!((row.no, row.looked, row.after), (started.no, 4, started.until));
     assert_eq!(row.finished_at, Some(bench.now));
     assert_eq!(counted(&bench, metrics[0].2, Grain::D1).await.len(), 4);
+}
+
+async fn backfills_come_in_pages(bench: Bench) {
+    let specs = vec![counter("one", ""), counter("two", ""), counter("three", "")];
+    let metrics = declare(&bench, "order.paid", specs).await;
+    for metric in metrics {
+        let new = NewBackfill {
+            project: PROJECT,
+            service: "shop".to_owned(),
+            type_name: "order.paid".to_owned(),
+            metrics: vec![metric],
+            definition: "{}".to_owned(),
+        };
+        bench.store().start_backfill(new, bench.now).await.expect("it is the first");
+    }
+    let page = async |before, limit| {
+        let page = bench.store().backfills(PROJECT, before, limit).await.expect("the store works");
+        (page.items.iter().map(|row| row.no).collect::<Vec<_>>(), page.next)
+    };
+    let (all, next) = page(None, 3).await;
+    assert!(next.is_none() && all.is_sorted_by(|newer, older| newer > older));
+    assert_eq!(page(None, 2).await, (all[..2].to_vec(), Some(all[1])));
+    assert_eq!(page(Some(all[1]), 2).await, (all[2..].to_vec(), None));
+    let others = bench.store().backfills(PROJECT + 1, None, 3).await.expect("the store works");
+    assert!(others.items.is_empty());
 }
 
 /// Flushes what a closure makes of everything that waits.

@@ -1,13 +1,13 @@
 //! Backfills of metrics: what was accepted before a type declared them is counted, step by step.
 
-use tidegate_core::id::ProjectNo;
+use tidegate_core::id::{BackfillNo, ProjectNo};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::{configuration, events};
-use crate::{BackfillRow, Metric, NewBackfill, Slice, observe};
+use crate::{BackfillRow, Metric, NewBackfill, Page, Recount, Slice, observe};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, \"begin\", after, until, looked, started_at,
@@ -52,13 +52,34 @@ pub(super) async fn start(conn: &Conn, space: i32, new: &NewBackfill, now: Times
     Ok(backfill_row(&conn.only(&sql, values).await?))
 }
 
-pub(super) async fn list(conn: &Conn, project: Option<ProjectNo>) -> Asked<Vec<BackfillRow>> {
-    let which = match project {
-        Some(_) => "project = $1",
-        None => "$1::bigint IS NULL AND finished_at IS NULL",
-    };
-    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE {which} ORDER BY no DESC");
-    Ok(conn.rows(&sql, &[&project]).await?.iter().map(backfill_row).collect())
+pub(super) async fn list(
+    conn: &Conn,
+    project: ProjectNo,
+    before: Option<BackfillNo>,
+    limit: usize,
+) -> Asked<Page<BackfillRow>> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM backfills WHERE project = $1 AND no < $2 ORDER BY no DESC LIMIT $3");
+    let rows = conn.rows(&sql, &[&project, &before.unwrap_or(BackfillNo::MAX), &(limit as i64 + 1)]).await?;
+    let mut items: Vec<BackfillRow> = rows.iter().map(backfill_row).collect();
+    let is_more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().map(|row| row.no).filter(|_| is_more);
+    Ok(Page { items, next })
+}
+
+pub(super) async fn running(conn: &Conn) -> Asked<Vec<BackfillRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE finished_at IS NULL ORDER BY no DESC");
+    Ok(conn.rows(&sql, &[]).await?.iter().map(backfill_row).collect())
+}
+
+/// Those of one type.
+pub(super) async fn of_type(conn: &Conn, of: &Recount) -> Asked<Vec<BackfillRow>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM backfills WHERE project = $1 AND service = $2 AND type = $3 ORDER BY no DESC"
+    );
+    let rows = conn.rows(&sql, &[&of.project, &of.service, &of.type_name]).await?;
+    Ok(rows.iter().map(backfill_row).collect())
 }
 
 pub(super) async fn unbackfilled(conn: &Conn, of: &BackfillRow, limit: usize, bytes: usize) -> Asked<Slice> {

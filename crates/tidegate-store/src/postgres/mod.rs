@@ -54,7 +54,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use tidegate_core::id::{
-    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
@@ -247,8 +247,17 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
-        Ok(backfills::list(&*self.pool.lend().await?, project).await?)
+    async fn backfills(
+        &self,
+        project: ProjectNo,
+        before: Option<BackfillNo>,
+        limit: usize,
+    ) -> Result<Page<BackfillRow>> {
+        Ok(backfills::list(&*self.pool.lend().await?, project, before, limit).await?)
+    }
+
+    async fn backfills_running(&self) -> Result<Vec<BackfillRow>> {
+        Ok(backfills::running(&*self.pool.lend().await?).await?)
     }
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {

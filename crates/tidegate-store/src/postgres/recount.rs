@@ -26,9 +26,7 @@ pub(super) async fn recount(
     mut recounter: Box<dyn Recounter>,
 ) -> Asked<Recounted> {
     conn.client().batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    let mut asked = backfills::list(conn, Some(of.project)).await?;
-    asked.retain(|row| row.service == of.service && row.type_name == of.type_name);
-    recounter.begin(asked);
+    recounter.begin(backfills::of_type(conn, of).await?);
     let (sql, limit) = (events_sql(), ROWS_PER_QUESTION as i64);
     let (kind, source) = (of.type_name.as_bytes(), of.service.as_bytes());
     let mut after: Seq = 0;

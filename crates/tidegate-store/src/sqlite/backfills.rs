@@ -1,12 +1,12 @@
 //! Backfills of metrics: what was accepted before a type declared them is counted, step by step.
 
 use rusqlite::{Connection, Row, Transaction, params};
-use tidegate_core::id::{ProjectNo, Seq};
+use tidegate_core::id::{BackfillNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::{Writer, events, failed, stamp};
-use crate::{BackfillRow, Metric, NewBackfill, Result, Slice, observe};
+use crate::{BackfillRow, Metric, NewBackfill, Page, Recount, Result, Slice, observe};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, begin, after, until, looked, started_at,
@@ -68,13 +68,34 @@ fn insert(
     tx.query_row(&sql, values, row)
 }
 
-pub(super) fn list(conn: &Connection, project: Option<ProjectNo>) -> rusqlite::Result<Vec<BackfillRow>> {
-    let which = match project {
-        Some(_) => "project = ?1",
-        None => "?1 IS NULL AND finished_at IS NULL",
-    };
-    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE {which} ORDER BY no DESC");
-    conn.prepare_cached(&sql)?.query_map([project], row)?.collect()
+pub(super) fn list(
+    conn: &Connection,
+    project: ProjectNo,
+    before: Option<BackfillNo>,
+    limit: usize,
+) -> rusqlite::Result<Page<BackfillRow>> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM backfills WHERE project = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3");
+    let values = params![project, before.unwrap_or(BackfillNo::MAX), limit as i64 + 1];
+    let mut items =
+        conn.prepare_cached(&sql)?.query_map(values, row)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let is_more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().map(|row| row.no).filter(|_| is_more);
+    Ok(Page { items, next })
+}
+
+pub(super) fn running(conn: &Connection) -> rusqlite::Result<Vec<BackfillRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE finished_at IS NULL ORDER BY no DESC");
+    conn.prepare_cached(&sql)?.query_map([], row)?.collect()
+}
+
+/// Those of one type.
+pub(super) fn of_type(conn: &Connection, of: &Recount) -> rusqlite::Result<Vec<BackfillRow>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM backfills WHERE project = ?1 AND service = ?2 AND type = ?3 ORDER BY no DESC"
+    );
+    conn.prepare_cached(&sql)?.query_map(params![of.project, of.service, of.type_name], row)?.collect()
 }
 
 pub(super) fn unbackfilled_sql() -> String {

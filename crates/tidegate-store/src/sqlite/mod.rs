@@ -48,7 +48,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::Book;
 use tidegate_core::id::{
-    DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
@@ -237,8 +237,17 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| backfills::start(writer, &new, now)).await
     }
 
-    async fn backfills(&self, project: Option<ProjectNo>) -> Result<Vec<BackfillRow>> {
-        self.readers.read(move |conn| backfills::list(conn, project).map_err(failed)).await
+    async fn backfills(
+        &self,
+        project: ProjectNo,
+        before: Option<BackfillNo>,
+        limit: usize,
+    ) -> Result<Page<BackfillRow>> {
+        self.readers.read(move |conn| backfills::list(conn, project, before, limit).map_err(failed)).await
+    }
+
+    async fn backfills_running(&self) -> Result<Vec<BackfillRow>> {
+        self.readers.read(|conn| backfills::running(conn).map_err(failed)).await
     }
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {

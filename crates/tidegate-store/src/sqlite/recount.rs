@@ -20,9 +20,7 @@ pub(super) fn recount(
     of: &Recount,
     mut recounter: Box<dyn Recounter>,
 ) -> rusqlite::Result<Recounted> {
-    let mut asked = backfills::list(conn, Some(of.project))?;
-    asked.retain(|row| row.service == of.service && row.type_name == of.type_name);
-    recounter.begin(asked);
+    recounter.begin(backfills::of_type(conn, of)?);
     let mut statement = conn.prepare_cached(&events_sql())?;
     let mut rows = statement.query(params![of.project, of.type_name, of.service, of.range.0, of.range.1])?;
     while let Some(row) = rows.next()? {

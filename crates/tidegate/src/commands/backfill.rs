@@ -48,6 +48,8 @@ pub(crate) struct BackfillArgs {
     /// Do not wait for its end
     #[arg(long)]
     no_wait: bool,
+    #[command(flatten)]
+    page: Page,
 }
 
 /// Begins a backfill and shows how far it is, or lists them.
@@ -55,7 +57,7 @@ pub(crate) async fn run(args: BackfillArgs, globals: &Globals) -> anyhow::Result
     let mut session = Session::new(globals)?;
     let (Some(service), Some(type_name)) = (&args.service, &args.type_name) else {
         let empty = "No backfills. Begin one: tidegate backfill SERVICE TYPE";
-        session.list(&["v1", "backfills"], &[], &Page::whole(), &COLUMNS, empty).await?;
+        session.list(&["v1", "backfills"], &[], &args.page, &COLUMNS, empty).await?;
         return Ok(ExitCode::SUCCESS);
     };
     let body = if args.metric.is_empty() { json!({}) } else { json!({ "metrics": args.metric }) };

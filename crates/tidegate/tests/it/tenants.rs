@@ -200,6 +200,7 @@ fn fill_every_list(tenant: &Tenant) {
             let path = format!("/v1/catalog/services/{service}/types/t{n}");
             client.call("PUT", &path, &json!({ "index": ["data.k"] })).expect(201);
         }
+        client.post(&format!("/v1/catalog/services/s0/types/t{n}/backfill"), &json!({})).expect(202);
         client.publish(&json!({ "id": format!("k{n}"), "source": "s0", "type": "t0", "data": { "k": n } }));
         client.call("PUT", &format!("/v1/gates/g{n}"), &json!({ "rate": "1/s" })).expect(201);
         client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
