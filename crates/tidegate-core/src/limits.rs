@@ -264,8 +264,8 @@ pub const PAGE_MAX: usize = 500;
 /// Rows one page may look at; a page that found little ends early with a cursor to go on from.
 pub const PAGE_ROWS_SCANNED_MAX: usize = 200_000;
 
-/// Points (buckets times series) of one answer about metrics: what a chart or a person can still use.
-pub const QUERY_POINTS_MAX: usize = 10_000;
+/// Points (buckets times series) of one answer about metrics: a day by the minute for some thirty series.
+pub const QUERY_POINTS_MAX: usize = 50_000;
 /// Points of all pages of one answer together: it is put together in memory for each page.
 pub const QUERY_POINTS_PAGED_MAX: usize = 100_000;
 /// Buckets of an answer, at most, where nobody said how long they are to be.
