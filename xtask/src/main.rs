@@ -67,9 +67,12 @@ enum Command {
     },
     /// Simulate the whole pipeline on virtual time
     Sim {
-        /// How many seeds to run
+        /// How many seeds to run in which a process has its store for itself
         #[arg(long, default_value_t = 1_000)]
         seeds: u64,
+        /// How many seeds to run in which some processes share a store
+        #[arg(long, default_value_t = 100)]
+        shared: u64,
         /// The first seed
         #[arg(long, default_value_t = 0)]
         from: u64,
@@ -110,7 +113,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Deny => deny::run().map(drop),
         Command::Verifiers { binary } => verifiers::run(binary).map(drop),
         Command::Schemathesis { binary, seconds } => schemathesis::run(binary, seconds).map(drop),
-        Command::Sim { seeds, from } => sim::run(seeds, from).map(drop),
+        Command::Sim { seeds, shared, from } => sim::run(seeds, shared, from).map(drop),
         Command::Fuzz(fuzz) => fuzz::run(&fuzz).map(drop),
         Command::Bench(bench) => bench::run(&bench),
         Command::Chaos(chaos) => chaos::run(&chaos),

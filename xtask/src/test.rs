@@ -12,6 +12,8 @@ use crate::{chaos, deny, schemathesis, sim, tidy, verifiers};
 
 /// Seeds of the simulation in every test run; `cargo xtask sim` runs more.
 const SIM_SEEDS: u64 = 1_000;
+/// The same of processes that share a store: about a minute on one core.
+const SIM_SHARED: u64 = 100;
 
 /// How long the API is searched for answers that its description does not know.
 const SCHEMATHESIS_SECONDS: u32 = 30;
@@ -102,8 +104,8 @@ fn tests(stage: &mut Stage) -> Result<String> {
 }
 
 fn simulation(_: &mut Stage) -> Result<String> {
-    sim::run(SIM_SEEDS, 0)?;
-    Ok(format!("{SIM_SEEDS} seeds"))
+    sim::run(SIM_SEEDS, SIM_SHARED, 0)?;
+    Ok(format!("{SIM_SEEDS} seeds, {SIM_SHARED} of several processes"))
 }
 
 fn public_verifiers(_: &mut Stage) -> Result<String> {

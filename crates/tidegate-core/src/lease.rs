@@ -2,8 +2,8 @@
 //!
 //! A process beats once a second. Whoever has not beaten for [`BEAT_TTL`] by the store's clock is as good as dead, and the
 //! others take over its work. So it must cease to act a little earlier than that by its own clock: [`ends`]. And whoever
-//! was cut off from the store together with everybody else must not be the first one back to declare them dead:
-//! [`Vigil`]. Clocks are compared by [`correction_ms`].
+//! was cut off from the store together with everybody else must not be the first one back to declare them dead, nor the
+//! first one to beat after the store's clock has jumped: [`Vigil`]. Clocks are compared by [`correction_ms`].
 //!
 //! Times here are durations on a clock that never stands still and never jumps, not even while the machine sleeps.
 
@@ -22,6 +22,8 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(1);
 pub const BEAT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beats further apart than this are not a series.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// A clock that shows this much more or less than it should has jumped. Less than what a lease ends early by.
+const JUMP: Duration = Duration::from_millis(500);
 /// How long an unbroken series of own beats must be before others are declared dead.
 const VIGIL: Duration = Duration::from_secs(2);
 
@@ -35,16 +37,26 @@ pub fn ends(began: Duration) -> Duration {
 pub struct Vigil {
     since: Option<Duration>,
     last: Duration,
+    /// What the store's clock showed at the last beat.
+    shown: Option<Timestamp>,
 }
 
 impl Vigil {
-    /// A beat came through that began at `at`.
-    pub fn beat(&mut self, at: Duration) {
+    /// A beat came through that began at `at` and took so long; the store's clock showed this. By a clock that jumped,
+    /// everybody else's last beat may be long ago.
+    pub fn beat(&mut self, at: Duration, took: Duration, shown: Option<Timestamp>) {
         let is_series = self.since.is_some() && at.saturating_sub(self.last) <= SILENCE_MAX;
-        if !is_series {
+        if !is_series || self.has_jumped(at, took, shown) {
             self.since = Some(at);
         }
-        self.last = at;
+        (self.last, self.shown) = (at, shown);
+    }
+
+    /// Whether the store's clock went by more or less than this process's since the last beat; what a beat takes aside.
+    fn has_jumped(&self, at: Duration, took: Duration, shown: Option<Timestamp>) -> bool {
+        let (Some(before), Some(shown)) = (self.shown, shown) else { return false };
+        let expected = before.plus(at.saturating_sub(self.last));
+        shown.since(expected) > took + JUMP || expected.since(shown) > BEAT_TIMEOUT + JUMP
     }
 
     /// Others have had the time to beat as well: those who did not are dead.
@@ -83,9 +95,32 @@ mod tests {
         assert!(!vigil.may_take_over());
         for (at, may) in [(0, false), (1, false), (2, true), (3, true), (14, false), (15, false), (16, true)]
         {
-            vigil.beat(s(at));
+            vigil.beat(s(at), Duration::ZERO, None);
             assert_eq!(vigil.may_take_over(), may, "at {at} s");
         }
+    }
+
+    #[test]
+    fn nobody_is_declared_dead_by_a_clock_that_jumped() {
+        for jump_ms in [3_600_000, -3_600_000, 7_000, -7_000] {
+            let (mut vigil, mut moved_ms) = (Vigil::default(), 1_000_000);
+            for at in 0..9 {
+                moved_ms += if at == 5 { jump_ms } else { 0 };
+                let shown = Timestamp::from_ms(moved_ms + i64::try_from(at * 1_000).unwrap());
+                vigil.beat(s(at), Duration::ZERO, Some(shown));
+                assert_eq!(vigil.may_take_over(), [2, 3, 4, 7, 8].contains(&at), "{jump_ms} at {at} s");
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_beat_is_no_jump() {
+        let mut vigil = Vigil::default();
+        for (at, took, shown_after) in [(0, 0, 0), (1, 2, 2), (3, 0, 0), (4, 2, 0), (6, 0, 0)] {
+            let shown = Timestamp::from_ms(i64::try_from((at + shown_after) * 1_000).unwrap());
+            vigil.beat(s(at), s(took), Some(shown));
+        }
+        assert!(vigil.may_take_over());
     }
 
     #[test]

@@ -213,6 +213,9 @@ pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// second burst.
 pub const GRANT_VALID_MS: u64 = 100;
 
+/// Tokens that took longer than this to arrive are void: as long as anybody waits for an answer.
+pub const GRANT_ANSWER_MAX_MS: u64 = 1_000;
+
 /// The same for a fold, which is sealed and read between its turn at a gate and its sending: a commit, and perhaps a wait
 /// for memory. After this it takes another turn.
 pub const FOLD_TURN_VALID_MS: u64 = 1_000;

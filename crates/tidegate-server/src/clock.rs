@@ -68,6 +68,11 @@ impl Clock {
         Self::anchored(start.as_ms(), false, Some(AtomicI64::new(0)))
     }
 
+    /// The same, led by a store's clock.
+    pub fn simulated_led(start: Timestamp) -> Self {
+        Self::anchored(start.as_ms(), true, Some(AtomicI64::new(0)))
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn anchored(anchor_ms: i64, is_led: bool, wall_moved_ms: Option<AtomicI64>) -> Self {
         Self(Arc::new(Inner {

@@ -142,10 +142,12 @@ impl Reservoir {
     }
 
     /// Brings it up to a time. A clock that goes back a little brings nothing, and nothing twice; what is further ahead
-    /// was remembered by another clock.
+    /// was remembered by another clock, and a penalty with it: it lasts for as long as it did there.
     fn fill(&mut self, flow: Flow, now_us: i64) {
-        if self.at_us.saturating_sub(now_us) > ASTRAY_US {
+        let ahead_us = self.at_us.saturating_sub(now_us);
+        if ahead_us > ASTRAY_US {
             self.at_us = now_us;
+            self.until_us = self.until_us.saturating_sub(ahead_us);
         }
         let now_us = now_us.max(self.at_us);
         self.until_us = self.until_us.min(now_us.saturating_add(PENALTY_MAX_US));

@@ -99,6 +99,16 @@ fn a_clock_that_goes_back_brings_nothing_twice() {
     assert_eq!(reservoir.take(flow, 11 * SECOND, 2), 1);
 }
 
+#[test]
+fn a_penalty_lasts_no_longer_because_another_clock_is_behind() {
+    let (flow, hour) = (flow("1/s", 2), 3_600 * SECOND);
+    let mut reservoir = Reservoir::full(flow, hour);
+    reservoir.penalize(flow, hour, hour + 5 * SECOND);
+    assert_eq!(reservoir.take(flow, 4 * SECOND, 1), 0);
+    assert_eq!(reservoir.standing(flow, 4 * SECOND).penalized_for, Duration::from_secs(5));
+    assert_eq!(reservoir.take(flow, 9 * SECOND, 1), 1);
+}
+
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Act {

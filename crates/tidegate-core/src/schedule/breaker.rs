@@ -150,6 +150,13 @@ impl Breaker {
         }
     }
 
+    /// The probe is not sent: another one may go at once.
+    pub(super) fn call_off_probe(&mut self, now: Timestamp) {
+        if let State::HalfOpen { probes } = self.state {
+            self.state = State::Open { probe_at: now, probes };
+        }
+    }
+
     /// An attempt has ended.
     pub(super) fn ended(
         &mut self,
@@ -162,8 +169,8 @@ impl Breaker {
             Outcome::Delivered => self.delivered(concurrency, now),
             Outcome::Failed { chance } => self.failed(was_probe, now, chance),
             Outcome::Unsent => {
-                if let (State::HalfOpen { probes }, true) = (self.state, was_probe) {
-                    self.state = State::Open { probe_at: now, probes };
+                if was_probe {
+                    self.call_off_probe(now);
                 }
                 None
             }

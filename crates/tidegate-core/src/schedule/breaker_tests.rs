@@ -195,3 +195,19 @@ fn what_arrives_while_everything_stops_ends_a_streak_too() {
     assert_eq!(finish(&mut schedule, &turns[0], FAILED, 3).streak, None, "nobody counts failures now");
     assert_eq!(finish(&mut schedule, &turns[1], Outcome::Delivered, 3).streak, Some(Streak::Ended));
 }
+
+#[test]
+fn a_probe_that_another_process_takes_over_keeps_nobody_waiting() {
+    let mut schedule = opened();
+    schedule.spill(1);
+    schedule.push(job(2), at(5)).unwrap();
+    assert_eq!(schedule.breaker(1).unwrap().state, "half_open");
+    let shares = (0..5).map(|rank| Share { rank, replicas: 5 });
+    let elsewhere = shares.into_iter().find(|share| share.of(4, 1) == 0).unwrap();
+    assert_eq!(schedule.propose(elsewhere).len(), 1, "the probe goes back to the store");
+    assert!(schedule.wishes(at(6)).is_empty());
+    schedule.agree();
+    schedule.propose(Share::default());
+    schedule.agree();
+    assert_eq!(schedule.wishes(at(7)), [(1, 1)], "and another one comes when there is a place again");
+}

@@ -89,6 +89,10 @@ impl Schedule {
     pub(super) fn leave_to_others(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         self.leave_queue(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        if !lineup.queue.is_empty() {
+            // A probe that is still here will not tell how it ended.
+            lineup.breaker.call_off_probe(self.latest);
+        }
         let queue = lineup.empty();
         // Whatever comes until it has places here again is in the store, and older than what comes after.
         lineup.spilled = true;

@@ -128,14 +128,14 @@ impl Beats {
         if std::mem::take(&mut self.has_failed) {
             tracing::info!("the store hears this process again");
         }
+        let round_trip = self.clock.steady().saturating_sub(began);
         if let Some(theirs) = beat.now {
-            let round_trip = self.clock.steady().saturating_sub(began);
             self.clock.follow(correction_ms(self.clock.now(), theirs, round_trip));
         }
         if self.standing.renew(began) {
             self.desk.ring();
         }
-        self.vigil.beat(began);
+        self.vigil.beat(began, round_trip, beat.now);
         self.divide(beat);
         self.count += 1;
         if self.standing.meet(beat) || self.count.is_multiple_of(LOOK_EVERY_BEATS) {

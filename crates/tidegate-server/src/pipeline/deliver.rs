@@ -294,13 +294,13 @@ impl Deliver {
         if let Some(Bundled::Larger(bytes)) = bundled {
             drop(held);
             held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * bytes).await;
-            // That may have taken a while.
-            if !self.desk.may_use(pick).await {
-                return Err(Error::Unavailable("it is another's by now".to_owned()));
-            }
             bundled = self.store.bundle(window, bytes).await?;
         }
         let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
+        // All that may have taken a while.
+        if !self.desk.may_use(pick).await {
+            return Err(Error::Unavailable("it is another's by now".to_owned()));
+        }
         let is_late = self.clock.elapsed() - began > Duration::from_millis(FOLD_TURN_VALID_MS);
         if is_late && endpoint.terms.gate.is_some() {
             return Err(Error::Unavailable("its turn at the gate has passed".to_owned()));

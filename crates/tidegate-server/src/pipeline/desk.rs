@@ -400,7 +400,8 @@ impl Desk {
 
     /// Returns when there may be something to pick that was not there before.
     pub async fn work(&self) {
-        let throttled = self.lock().throttled_until();
+        // Without a lease nobody goes on, whatever the time is; when it is back everybody is told.
+        let throttled = self.standing.may_act().then(|| self.lock().throttled_until()).flatten();
         tokio::select! {
             biased;
             () = self.work.notified() => {}

@@ -4,7 +4,9 @@
 //! back. Workers never wait for it. Only runs where there is somebody to share with: a single process keeps its rates itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tidegate_core::limits::GRANT_ANSWER_MAX_MS;
 use tidegate_core::schedule::{Beg, Penalty, Slot};
 use tidegate_store::coordination::{BucketKey, Coordination};
 use tokio::task::JoinSet;
@@ -38,7 +40,12 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
         Slot::Subscriber(subscriber) => BucketKey::subscriber(subscriber),
         Slot::Gate(gate) => BucketKey::gate(gate),
     };
-    let grant = coordination.take_after(&bucket, beg.flow, beg.wanted, beg.waited).await;
+    let asked = desk.clock.steady();
+    let mut grant = coordination.take_after(&bucket, beg.flow, beg.wanted, beg.waited).await;
+    // A process that stood still meanwhile would use old tokens with new ones.
+    if desk.clock.steady().saturating_sub(asked) > Duration::from_millis(GRANT_ANSWER_MAX_MS) {
+        grant.granted = 0;
+    }
     desk.grant(beg.who, grant);
 }
 

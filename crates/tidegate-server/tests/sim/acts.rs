@@ -33,15 +33,31 @@ pub(crate) struct Site {
     pub(crate) history: Histories,
 }
 
+/// A request that waits for its answer; nobody does any more when its process has ended.
+struct Open(Histories);
+
+impl Open {
+    fn new(history: &Histories) -> Self {
+        history.lock().posts_open += 1;
+        Self(history.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut history = self.0.lock();
+        history.posts_open = history.posts_open.saturating_sub(1);
+    }
+}
+
 impl Site {
     /// Does one thing, to its end or to the end of somebody's patience.
     pub(crate) async fn perform(&self, act: Act) {
         match act {
             Act::Post { project, body, patience_ms } => {
                 let Some(project) = self.project(project) else { return };
-                self.history.lock().posts_open += 1;
+                let _open = Open::new(&self.history);
                 self.patiently(patience_ms, self.post(project, body)).await;
-                self.history.lock().posts_open -= 1;
             }
             Act::Create { project, spec, from_ms, active, patience_ms } => {
                 let Some(project) = self.project(project) else { return };
@@ -194,8 +210,10 @@ impl Site {
         match changed {
             Ok(changed) => {
                 self.pipeline.reconfigured(&self.parts.rosters);
+                // Other processes hear of it a little later.
+                let is_known = self.parts.standing.is_alone();
                 if let Some(truth) = self.history.lock().subs.get_mut(&changed.no) {
-                    truth.is_silenced |= is_end && truth.active_since == changed.version;
+                    truth.is_silenced |= is_known && is_end && truth.active_since == changed.version;
                 }
                 Some(changed.no)
             }

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
-use tidegate_core::limits::GRANT_VALID_MS;
 use tidegate_core::payload::Payload;
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
@@ -41,24 +40,27 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
     let books = read(site).await;
     let mut found = Vec::new();
     let now = site.parts.clock.now().as_ms();
-    let met = {
+    let mut met = {
         let history = site.history.lock();
         events_are_kept(&history, &books, plan.terms.as_ref().map(|terms| (terms, now)), &mut found);
         everyone_got_theirs(&history, &books, plan, &mut found);
         statuses_are_true(&history, &books, plan.terms.is_some(), &mut found);
         bodies_never_change(&history, &mut found);
         duplicates_have_reasons(&history, &mut found);
-        nothing_is_early(&history, &mut found);
+        nothing_is_early(&history, plan, &mut found);
         replays_are_what_was_asked_for(&history, &books, plan.terms.is_some(), &mut found);
         jobs_cover_all(&history, &books, &mut found);
         lanes_keep_order(&history, &books, &mut found);
         rates_hold(&history, plan, &mut found);
         gates::check(&history, plan, &mut found);
-        the_healthy_are_not_delayed(&history, &mut found);
-        let mut met = super::breakers::check(&history, &mut found);
-        met.extend(gates::met(&history));
-        met
+        gates::met(&history)
     };
+    if !plan.is_shared {
+        // Each process has breakers of its own, and takes a while to find out that another one is dead.
+        let history = site.history.lock();
+        the_healthy_are_not_delayed(&history, &mut found);
+        met.extend(super::breakers::check(&history, &mut found));
+    }
     super::folds::check(site, &mut found).await;
     super::counts::check(site, &mut found).await;
     traces_are_true(site, &books, &mut found).await;
@@ -274,7 +276,7 @@ fn duplicates_have_reasons(history: &History, found: &mut Vec<String>) {
 
 /// The result of `first` died with its process.
 fn is_forgotten(history: &History, first: &Sent, second: &Sent) -> bool {
-    first.recorded.is_none() && first.life < second.life && history.lives[first.life] == Ended::Suddenly
+    first.recorded.is_none() && first.life != second.life && history.lives[first.life] == Ended::Suddenly
 }
 
 fn is_retried(history: &History, first: &Sent, second: &Sent) -> bool {
@@ -285,11 +287,12 @@ fn is_retried(history: &History, first: &Sent, second: &Sent) -> bool {
 }
 
 /// Nothing is attempted before it is due, nor before its receiver allows it.
-fn nothing_is_early(history: &History, found: &mut Vec<String>) {
+fn nothing_is_early(history: &History, plan: &Plan, found: &mut Vec<String>) {
     for (delivery, sends) in sends_by_delivery(history) {
         for pair in sends.windows(2) {
             let (first, second) = (pair[0], pair[1]);
-            if is_retried(history, first, second) || is_forgotten(history, first, second) {
+            let is_moved = plan.is_shared && history.jumps.iter().any(|t| *t <= second.t);
+            if is_retried(history, first, second) || is_forgotten(history, first, second) || is_moved {
                 continue;
             }
             let due = match first.recorded {
@@ -297,7 +300,7 @@ fn nothing_is_early(history: &History, found: &mut Vec<String>) {
                 _ => None,
             };
             let earliest = first.asked.max(due);
-            if earliest.is_some_and(|earliest| second.now < earliest) {
+            if earliest.is_some_and(|earliest| second.now + history.apart_ms < earliest) {
                 found.push(format!("delivery {delivery} was sent at {} before it was due", second.t));
             }
         }
@@ -372,20 +375,20 @@ fn lanes_keep_order(history: &History, books: &Books, found: &mut Vec<String>) {
 
 /// Rates hold in every span without a restart, a change or a jump of the clock, all of which begin anew.
 fn rates_hold(history: &History, plan: &Plan, found: &mut Vec<String>) {
-    // Tokens of a shared rate may be used a little later than they were taken.
-    let held_ms = if plan.shares_rates { GRANT_VALID_MS as i64 } else { 0 };
+    let held_ms = gates::held_ms(plan);
     for (no, truth) in &history.subs {
         let sends: Vec<&Sent> = history.sends.iter().filter(|sent| sent.subscriber == *no).collect();
         let is_broken = |from: &Sent, to: &Sent| {
             let mut breaks = truth.touched.iter().chain(&history.jumps);
-            from.life != to.life || breaks.any(|t| (from.t - 200..=to.t).contains(t))
+            (from.life != to.life && !plan.is_shared) || breaks.any(|t| (from.t - 200..=to.t).contains(t))
         };
         for (index, first) in sends.iter().enumerate() {
             let span = sends[index..].iter().take_while(|sent| !is_broken(first, sent));
             for (count, sent) in span.enumerate() {
-                let allowed = truth.latest_before(sent.t).rate_allows(sent.now - first.now + held_ms);
+                let span_ms = if plan.is_shared { sent.t - first.t } else { sent.now - first.now };
+                let allowed = truth.latest_before(sent.t).rate_allows(span_ms + held_ms);
                 if allowed.is_some_and(|allowed| count as i64 + 1 > allowed) {
-                    found.push(format!("P8 {} got {} in {} ms", truth.id, count + 1, sent.now - first.now));
+                    found.push(format!("P8 {} got {} in {span_ms} ms", truth.id, count + 1));
                     return;
                 }
             }

@@ -5,8 +5,7 @@
 //! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Some
 //! pass a gate, whose rules are judged with everybody else's (`gates`).
 //!
-//! One process plays here, on its own store: a life that ends anywhere and the next one stand for the death of a replica,
-//! as far as memory goes. That another process takes over while it lives needs PostgreSQL, which keeps no virtual time:
+//! They take part in both kinds of runs. What only PostgreSQL's own statements can break is asked elsewhere:
 //! `tidegate-store/src/conformance/folds/restart.rs` asks it of both stores, `tidegate-store/tests/shared/folds.rs` of two
 //! processes on one database, and `cargo xtask chaos folds` of three real ones that are killed under load.
 
@@ -68,11 +67,8 @@ pub(crate) fn is_fold(id: &str) -> bool {
     id.starts_with("fold-")
 }
 
-/// Every third world has some.
+/// Adds some.
 pub(crate) fn plan(seed: u64, plan: &mut Plan) {
-    if seed % 3 != 1 || plan.terms.is_some() {
-        return;
-    }
     let mut dice = Dice::new(seed, "folds");
     plan.bounds.fold_bytes = Dice::new(seed, "bulk").pick(&[1_000, 4_000, 1 << 20]);
     for index in 0..dice.below(2) + 1 {
@@ -201,7 +197,7 @@ impl Receivers {
             history.violation(format!("P6 the body of {webhook_id} does not say what it is"));
         }
         let sent = FoldSent {
-            life: self.life.no,
+            life: self.life.no(),
             t: self.life.t(),
             now: self.life.clock.now().as_ms(),
             subscriber,
@@ -222,7 +218,11 @@ impl Receivers {
         if is_laned && history.folds_under_way.values().any(|other| *other == (subscriber, key.clone())) {
             history.violation(format!("P5 two folds at once in lane {key} of {id}"));
         }
-        let others = history.folds_under_way.keys().map(|index| history.folds[*index].body.len());
+        if let Some(text) = history.unheld(delivery, sent.life) {
+            history.violation(text);
+        }
+        let own = history.folds_under_way.keys().map(|index| &history.folds[*index]);
+        let others = own.filter(|other| other.life == sent.life).map(|other| other.body.len());
         let bytes: Vec<usize> = others.chain([sent.body.len()]).collect();
         // Each counts twice, as events and as a body; the largest may go alone.
         if bytes.len() > 1 && 2 * bytes.iter().sum::<usize>() > self.fold_bytes {
@@ -253,7 +253,7 @@ fn check_timing(history: &mut History, subscriber: SubscriberNo, body: &Value, d
                 let key = (project, event["source"].as_str()?.to_owned(), event["id"].as_str()?.to_owned());
                 history.index.get(&key).map(|index| history.accepted[*index].now)
             });
-            joined.any(|now| now < closed && now + ms > closed)
+            joined.any(|now| now + history.apart_ms < closed && now + ms > closed)
         }
         ("max_wait", Mode::Quiet(_, most)) => closed - opened < most,
         _ => false,

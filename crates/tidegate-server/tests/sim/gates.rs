@@ -10,6 +10,7 @@ use tidegate_core::limits::{FOLD_TURN_VALID_MS, GRANT_VALID_MS};
 use tidegate_store::Change;
 
 use super::acts::Site;
+use super::crowd::ROUND_TRIP_MS;
 use super::dice::Dice;
 use super::folds::{FoldSent, is_fold};
 use super::history::{Heard, History, Sent};
@@ -48,12 +49,15 @@ pub(crate) struct GateTruth {
     pub(crate) closed: Vec<(ProjectNo, usize, i64, i64)>,
 }
 
-/// Lets some of the subscribers of some runs pass a gate.
+/// Whether a run has gates.
+pub(crate) fn is_planned(seed: u64) -> bool {
+    Dice::new(seed, "gates").percent(50)
+}
+
+/// Lets some of the subscribers pass a gate.
 pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     let mut dice = Dice::new(seed, "gates");
-    if !dice.percent(50) {
-        return;
-    }
+    dice.roll();
     plan.gate = Some(dice.pick(&TERMS));
     for (_, act) in &mut plan.acts {
         if let Act::Create { spec, .. } | Act::Patch { spec, .. } = act {
@@ -102,14 +106,14 @@ impl Site {
                 history.line(t, format_args!("a client at a gate: {acquired:?}"));
                 if acquired.is_ok() {
                     history.reach("a client that passed a gate");
-                    history.gates.clients.push((project, self.life.no, t, now));
+                    history.gates.clients.push((project, self.life.no(), t, now));
                 }
             }
             Deed::Penalize(ms) => {
                 let now = self.parts.clock.now();
                 let until = now.plus(Duration::from_millis(ms.unsigned_abs()));
                 self.pipeline.desk.penalize(gate, until, "a client was asked to wait");
-                let closed = (project, self.life.no, now.as_ms(), until.as_ms());
+                let closed = (project, self.life.no(), now.as_ms(), until.as_ms());
                 self.history.lock().gates.closed.push(closed);
             }
         }
@@ -141,7 +145,9 @@ pub(crate) fn check(history: &History, plan: &Plan, found: &mut Vec<String>) {
     for project in projects.iter().filter(|project| plan.gate.is_some() && **project > 0) {
         let passes = passes(history, *project);
         bound_holds(history, plan, *project, &passes, found);
-        closed_is_closed(history, *project, &passes, found);
+        if !plan.is_shared {
+            closed_is_closed(history, *project, &passes, found);
+        }
     }
 }
 
@@ -175,9 +181,14 @@ fn passes(history: &History, project: ProjectNo) -> Vec<Pass> {
     all
 }
 
+/// Tokens of a shared rate or gate may be used a little later than they were taken.
+pub(crate) fn held_ms(plan: &Plan) -> i64 {
+    let valid_ms = if plan.shares_rates { GRANT_VALID_MS as i64 } else { 0 };
+    if plan.is_shared { valid_ms + ROUND_TRIP_MS } else { valid_ms }
+}
+
 fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pass], found: &mut Vec<String>) {
-    // Tokens of a shared gate may be used a little later than they were taken.
-    let (held_ms, late) = if plan.shares_rates { (GRANT_VALID_MS as i64, 1) } else { (0, 0) };
+    let (held_ms, late) = (held_ms(plan), i64::from(plan.shares_rates));
     let late_ms = passes.iter().map(|pass| pass.late_ms).max().unwrap_or(0);
     let changes: Vec<(i64, Terms)> = history
         .gates
@@ -193,10 +204,12 @@ fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pas
     for (index, first) in passes.iter().enumerate() {
         let Some((_, (rate, burst))) = changes.iter().rev().find(|(t, _)| *t <= first.t) else { continue };
         let is_whole = |pass: &&Pass| {
-            first.life == pass.life && !breaks.iter().any(|t| (first.t - CHANGE_MS..=pass.t).contains(t))
+            (first.life == pass.life || plan.is_shared)
+                && !breaks.iter().any(|t| (first.t - CHANGE_MS..=pass.t).contains(t))
         };
         for (count, pass) in passes[index..].iter().take_while(is_whole).enumerate() {
-            let span_ms = pass.now - first.now + held_ms + late_ms;
+            let span_ms = if plan.is_shared { pass.t - first.t } else { pass.now - first.now };
+            let span_ms = span_ms + held_ms + late_ms;
             if count as i64 + 1 > burst + span_ms * rate / 1_000 + late {
                 let (from, to) = (first.t, pass.t);
                 found.push(format!("P7 {} passed a gate of {rate}/s from {from} to {to}", count + 1));

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
 use tidegate_core::retry::Next;
+use tidegate_store::Claim;
 
 use super::catalog::{Cataloged, Quarantined};
 use super::folds::FoldSent;
@@ -70,7 +71,7 @@ pub(crate) struct History {
     pub(crate) consents: BTreeSet<(String, u32)>,
     /// The configuration in force in the store.
     pub(crate) version: Version,
-    /// Claims in the hands of the present life.
+    /// Claims in the hands of those that live.
     pub(crate) claims: BTreeMap<DeliveryNo, Claimed>,
     /// Commits in one instant, and which.
     pub(crate) spins: (i64, u32),
@@ -86,6 +87,8 @@ pub(crate) struct History {
     pub(crate) disturbed: Vec<(i64, i64)>,
     /// Spans of true time in which the store fails.
     pub(crate) outages: Vec<(i64, i64)>,
+    /// By how much the times that two processes say may lie apart.
+    pub(crate) apart_ms: i64,
     /// What happened at gates.
     pub(crate) gates: GateTruth,
     /// When the clock was moved.
@@ -165,6 +168,8 @@ pub(crate) struct Claimed {
     pub(crate) subscriber: SubscriberNo,
     pub(crate) lane: Option<Lane>,
     pub(crate) attempts: u32,
+    /// Whose.
+    pub(crate) life: usize,
 }
 
 /// What is true of a subscriber.
@@ -285,6 +290,27 @@ impl History {
         self.outages.iter().any(|(begin, end)| *begin <= to && from <= *end + 1_000)
     }
 
+    /// Whether a claim is in the hands of this life.
+    pub(crate) fn holds(&self, claim: &Claim, life: usize) -> bool {
+        let known = self.claims.get(&claim.delivery);
+        known.is_some_and(|known| known.life == life && known.token == claim.token)
+    }
+
+    /// What is wrong with a life that sends this delivery, if it is not its own.
+    pub(crate) fn unheld(&self, delivery: DeliveryNo, life: usize) -> Option<String> {
+        let is_held = self.claims.get(&delivery).is_some_and(|claimed| claimed.life == life);
+        (!is_held).then(|| format!("P3 life {life} sends delivery {delivery}, which is not its own"))
+    }
+
+    /// Whatever a life still does is seen by nobody, or known to be void.
+    pub(crate) fn silence(&mut self, life: usize) {
+        self.lives[life] = Ended::Suddenly;
+        let sends = &self.sends;
+        self.under_way.retain(|index| sends[*index].life != life);
+        let folds = &self.folds;
+        self.folds_under_way.retain(|index, _| folds[*index].life != life);
+    }
+
     /// An attempt begins. Lanes and concurrency are judged on the spot.
     pub(crate) fn begin(&mut self, sent: Sent) -> usize {
         let name = self.subs.get(&sent.subscriber).map_or("?", |truth| truth.id.as_str()).to_owned();
@@ -295,6 +321,7 @@ impl History {
             .filter(|other| other.subscriber == sent.subscriber)
             .collect();
         let mut wrong = Vec::new();
+        wrong.extend(self.unheld(sent.delivery, sent.life));
         if under_way.iter().any(|other| other.delivery == sent.delivery) {
             wrong.push(format!("P3 delivery {} to {name} is sent twice at once", sent.delivery));
         }

@@ -6,32 +6,62 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tidegate_server::clock::Clock;
 use tokio::sync::Notify;
 
 /// One life.
 pub(crate) struct Life {
-    pub(crate) no: usize,
+    no: AtomicUsize,
     pub(crate) clock: Clock,
     /// True time when it began.
     began_t: i64,
     is_dead: AtomicBool,
     fuse: Mutex<Option<u32>>,
+    /// Until then, in true time, nothing reaches it and it reaches nobody but receivers.
+    cut_until: AtomicI64,
     bell: Notify,
 }
 
 impl Life {
     pub(crate) fn new(no: usize, clock: Clock, began_t: i64) -> Self {
         Self {
-            no,
+            no: AtomicUsize::new(no),
             clock,
             began_t,
             is_dead: AtomicBool::new(false),
             fuse: Mutex::new(None),
+            cut_until: AtomicI64::new(0),
             bell: Notify::new(),
         }
+    }
+
+    /// Its number.
+    pub(crate) fn no(&self) -> usize {
+        self.no.load(Ordering::Relaxed)
+    }
+
+    /// The same process begins another one.
+    pub(crate) fn renumber(&self, no: usize) {
+        self.no.store(no, Ordering::Relaxed);
+    }
+
+    /// Cuts it off from the store and from the other processes.
+    pub(crate) fn cut(&self, until: i64) {
+        self.cut_until.store(until, Ordering::Relaxed);
+    }
+
+    /// It was cut off a moment ago.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.cut_until.load(Ordering::Relaxed) + 2_000 > self.t()
+    }
+
+    /// For how long it is cut off yet.
+    pub(crate) fn cut_for(&self) -> Option<Duration> {
+        let ms = self.cut_until.load(Ordering::Relaxed) - self.t();
+        (ms > 0).then(|| Duration::from_millis(ms.unsigned_abs()))
     }
 
     /// True time.

@@ -1,10 +1,13 @@
 //! The simulation: the real pipeline and the real store on virtual time, among receivers that misbehave, clients
 //! that hang up, crashes between any two steps, and clocks that jump.
 //!
-//! A seed decides everything, so one seed gives one history. `TIDEGATE_SIM_SEEDS` says how many seeds run
-//! and `TIDEGATE_SIM_FROM` where they begin; seeds that once failed (`seeds.txt`) always run first. A failing seed prints
-//! what was broken, the end of its history and the command that repeats it. A long campaign that never took one of the
-//! rare paths it exists for fails too.
+//! There are two kinds of runs. In one a process lives alone on its store, and whatever can go wrong with it does (`world`).
+//! In the other some processes share a store, and what goes wrong is between them (`crowd`).
+//!
+//! A seed decides everything, so one seed gives one history. `TIDEGATE_SIM_SEEDS` and `TIDEGATE_SIM_SHARED` say how many
+//! seeds of each kind run and `TIDEGATE_SIM_FROM` where they begin; seeds that once failed (`seeds.txt`, `seeds_shared.txt`)
+//! always run first. A failing seed prints what was broken, the end of its history and the command that repeats it. A long
+//! campaign that never took one of the rare paths it exists for fails too.
 
 mod acts;
 mod ageing;
@@ -14,6 +17,7 @@ mod catalog;
 mod checkers;
 mod consent;
 mod counts;
+mod crowd;
 mod dice;
 mod folds;
 mod gates;
@@ -23,6 +27,8 @@ mod life;
 mod notes;
 mod plan;
 mod receivers;
+mod rest;
+mod site;
 mod spec;
 mod store;
 mod world;
@@ -34,12 +40,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
+use crowd::Crowd;
+use history::Histories;
 use world::World;
 
 /// Seeds of a plain `cargo test`.
 const SEEDS_DEFAULT: u64 = 50;
+/// The same of those in which processes share a store.
+const SHARED_DEFAULT: u64 = 10;
 /// From this many seeds on, every rare path must have been taken.
 const CAMPAIGN_SEEDS: u64 = 200;
+/// The same where processes share a store.
+const CAMPAIGN_SHARED: u64 = 60;
 /// Threads that run seeds; each seed stays on one.
 const THREADS: usize = 2;
 /// Lines of a failing seed's history that are printed.
@@ -96,6 +108,35 @@ const RARE_PATHS: [&str; 47] = [
     "two folds under way",
 ];
 
+/// What a campaign of processes that share a store must have seen.
+const RARE_PATHS_SHARED: [&str; 13] = [
+    "a backfill done",
+    "a clock jump back",
+    "a clock jump forward",
+    "a client that passed a gate",
+    "a duplicate after a lost response",
+    "a fold that passed a gate",
+    "a gate passed",
+    "a group of a dead life refused",
+    "a lane",
+    "a life after a death",
+    "a result of a former life refused",
+    "a takeover of claims",
+    "a window closed",
+];
+
+/// A kind of runs.
+struct Kind {
+    run: fn(u64) -> Outcome,
+    kept: &'static str,
+    /// How many seeds, and from where.
+    seeds: (u64, u64),
+    rare_paths: Vec<&'static str>,
+    campaign: u64,
+    /// The way to say how many.
+    option: &'static str,
+}
+
 /// What one run came to.
 struct Outcome {
     seed: u64,
@@ -122,11 +163,22 @@ fn count_panics() {
 }
 
 fn run(seed: u64) -> Outcome {
+    let mut world = World::new(seed);
+    let history = world.history.clone();
+    judge(seed, &history, || world.run())
+}
+
+fn run_shared(seed: u64) -> Outcome {
+    let mut crowd = Crowd::new(seed).expect("a store can be made");
+    let history = crowd.history.clone();
+    judge(seed, &history, || crowd.run())
+}
+
+fn judge(seed: u64, history: &Histories, run: impl FnOnce() -> anyhow::Result<()>) -> Outcome {
     count_panics();
     let panics = PANICS.with(Cell::get);
-    let mut world = World::new(seed);
-    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let mut history = world.history.lock();
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    let mut history = history.lock();
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => history.violation(format!("the world ended: {error:#}")),
@@ -154,7 +206,7 @@ fn run(seed: u64) -> Outcome {
 }
 
 /// Runs seeds side by side; the outcomes come back in order.
-fn run_all(seeds: &[u64]) -> Vec<Outcome> {
+fn run_all(run: fn(u64) -> Outcome, seeds: &[u64]) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
@@ -179,44 +231,72 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 /// Tells what broke: the end of the history, or all of it when this seed was asked for alone.
-fn report(outcome: &Outcome, is_alone: bool) {
+fn report(outcome: &Outcome, is_alone: bool, option: &str) {
     let shown = if is_alone { outcome.lines.len() } else { LINES_SHOWN };
     let skipped = outcome.lines.len().saturating_sub(shown);
     eprintln!("seed {} broke its promises; its history:", outcome.seed);
     outcome.lines[skipped..].iter().for_each(|line| eprintln!("  {line}"));
     outcome.violations.iter().take(12).for_each(|text| eprintln!("  broken: {text}"));
-    eprintln!("  repeat: cargo xtask sim --seeds 1 --from {}", outcome.seed);
+    eprintln!("  repeat: cargo xtask sim {option} --from {}", outcome.seed);
 }
 
-#[test]
-fn promises_hold_whatever_happens() {
-    let (count, from) = (setting("TIDEGATE_SIM_SEEDS", SEEDS_DEFAULT), setting("TIDEGATE_SIM_FROM", 0));
-    let kept = include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+fn campaign(kind: &Kind) {
+    let (count, from) = kind.seeds;
+    let kept = kind.kept.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let mut seeds: Vec<u64> = kept.map(|line| line.parse().expect("a kept seed is a number")).collect();
-    if count == 1 {
+    if count <= 1 {
         seeds.clear();
     }
     seeds.extend(from..from + count);
-    let outcomes = run_all(&seeds);
+    let outcomes = run_all(kind.run, &seeds);
     let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !outcome.violations.is_empty()).collect();
-    failed.iter().take(3).for_each(|outcome| report(outcome, count == 1));
+    failed.iter().take(3).for_each(|outcome| report(outcome, count == 1, kind.option));
     let numbers: Vec<u64> = failed.iter().map(|outcome| outcome.seed).collect();
     assert!(failed.is_empty(), "{} of {} seeds failed: {numbers:?}", numbers.len(), outcomes.len());
     let reached: BTreeSet<&str> =
         outcomes.iter().flat_map(|outcome| outcome.reached.iter().copied()).collect();
-    let paths = RARE_PATHS.iter().chain(&counts::RARE_PATHS);
-    let missed: Vec<&&str> = paths.filter(|path| !reached.contains(**path)).collect();
-    assert!(missed.is_empty() || count < CAMPAIGN_SEEDS, "the campaign never saw: {missed:?}");
+    let missed: Vec<&&str> = kind.rare_paths.iter().filter(|path| !reached.contains(**path)).collect();
+    assert!(missed.is_empty() || count < kind.campaign, "the campaign never saw: {missed:?}");
+}
+
+#[test]
+fn promises_hold_whatever_happens() {
+    campaign(&Kind {
+        run,
+        kept: include_str!("seeds.txt"),
+        seeds: (setting("TIDEGATE_SIM_SEEDS", SEEDS_DEFAULT), setting("TIDEGATE_SIM_FROM", 0)),
+        rare_paths: [&RARE_PATHS[..], &counts::RARE_PATHS].concat(),
+        campaign: CAMPAIGN_SEEDS,
+        option: "--seeds 1 --shared 0",
+    });
+}
+
+#[test]
+fn promises_hold_among_processes_that_share_a_store() {
+    campaign(&Kind {
+        run: run_shared,
+        kept: include_str!("seeds_shared.txt"),
+        seeds: (setting("TIDEGATE_SIM_SHARED", SHARED_DEFAULT), setting("TIDEGATE_SIM_FROM", 0)),
+        rare_paths: RARE_PATHS_SHARED.to_vec(),
+        campaign: CAMPAIGN_SHARED,
+        option: "--seeds 0 --shared 1",
+    });
 }
 
 #[test]
 fn one_seed_gives_one_history() {
     for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
-        let (first, second) = (run(seed), run(seed));
-        if first.digest != second.digest {
-            let differ = first.lines.iter().zip(&second.lines).find(|(one, other)| one != other);
-            panic!("seed {seed} gave two histories: {differ:?}");
-        }
-        assert!(first.lines.len() > 20, "seed {seed} has a history");
+        repeats(run, seed);
     }
+    repeats(run_shared, 1);
+    repeats(run_shared, 2);
+}
+
+fn repeats(run: fn(u64) -> Outcome, seed: u64) {
+    let (first, second) = (run(seed), run(seed));
+    if first.digest != second.digest {
+        let differ = first.lines.iter().zip(&second.lines).find(|(one, other)| one != other);
+        panic!("seed {seed} gave two histories: {differ:?}");
+    }
+    assert!(first.lines.len() > 20, "seed {seed} has a history");
 }

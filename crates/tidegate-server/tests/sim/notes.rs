@@ -65,7 +65,7 @@ pub(crate) fn note_result(history: &mut History, life: usize, finished: &Finishe
     if is_fold_recorded(history, life, delivery) {
         return;
     }
-    let sent = history.sends.iter_mut().rev().take_while(|sent| sent.life == life);
+    let sent = history.sends.iter_mut().rev().filter(|sent| sent.life == life);
     match sent.into_iter().find(|sent| sent.delivery == delivery && sent.recorded.is_none()) {
         Some(sent) => sent.recorded = Some(finished.next.clone()),
         None => history.violation(format!("a result of delivery {delivery} that was not attempted")),

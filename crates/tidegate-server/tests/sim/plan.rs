@@ -3,6 +3,8 @@
 //! Each seed turns every kind of trouble on or off for itself, so that some runs have one kind only and rare
 //! combinations are met too. Everything here is decided before the run begins.
 
+mod troubles;
+
 use serde_json::{Value, json};
 use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
@@ -113,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) outages: Vec<(i64, i64)>,
     pub(crate) bounds: Bounds,
     pub(crate) is_slow: bool,
+    /// Several processes share a store.
+    pub(crate) is_shared: bool,
     /// Rates are kept as if there were other replicas.
     pub(crate) shares_rates: bool,
     /// The store breaks down when the configuration has just changed.
@@ -138,24 +142,8 @@ struct Planner {
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed, "plan");
-        let plan = Self {
-            seed,
-            projects: if dice.percent(40) { vec!["default", "other"] } else { vec!["default"] },
-            acts: Vec::new(),
-            moods: Moods::new(),
-            outages: Vec::new(),
-            bounds: bounds(&mut dice),
-            is_slow: dice.percent(70),
-            shares_rates: seed.is_multiple_of(3),
-            is_fragile: dice.percent(25),
-            is_haunted: dice.percent(60),
-            left_paused: None,
-            terms: keeping::plan(seed),
-            gate: None,
-            counting: Terms::default(),
-        };
-        let mut planner = Planner { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() };
+        let mut planner = Planner::new(seed);
+        planner.plan.terms = keeping::plan(seed);
         planner.subscribers();
         planner.posts();
         planner.changes();
@@ -166,11 +154,34 @@ impl Plan {
         } else {
             keeping::plan_types(seed, &planner.plan.projects, &mut planner.plan.acts);
         }
-        folds::plan(seed, &mut planner.plan);
-        gates::plan(seed, &mut planner.plan);
+        if seed % 3 == 1 && planner.plan.terms.is_none() {
+            folds::plan(seed, &mut planner.plan);
+        }
+        if gates::is_planned(seed) {
+            gates::plan(seed, &mut planner.plan);
+        }
         counts::plan(seed, &mut planner.plan);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         consent::plan(seed, &mut planner.plan.acts);
+        planner.plan
+    }
+
+    /// For processes that share a store: who subscribes and what is posted. What goes wrong is planned elsewhere.
+    pub(crate) fn shared(seed: u64) -> Self {
+        let mut planner = Planner::new(seed);
+        (planner.plan.is_shared, planner.plan.shares_rates) = (true, true);
+        (planner.plan.is_fragile, planner.plan.is_haunted) = (false, false);
+        planner.subscribers();
+        planner.posts();
+        folds::plan(seed, &mut planner.plan);
+        gates::plan(seed, &mut planner.plan);
+        planner.plan.acts.sort_by_key(|(t, _)| *t);
+        for (_, act) in &mut planner.plan.acts {
+            if let Act::Create { spec, .. } = act {
+                // Whether anything arrives from elsewhere is a question of the other store.
+                spec.disable_after_ms = None;
+            }
+        }
         planner.plan
     }
 }
@@ -191,6 +202,28 @@ fn bounds(dice: &mut Dice) -> Bounds {
 }
 
 impl Planner {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, "plan");
+        let plan = Plan {
+            seed,
+            projects: if dice.percent(40) { vec!["default", "other"] } else { vec!["default"] },
+            acts: Vec::new(),
+            moods: Moods::new(),
+            outages: Vec::new(),
+            bounds: bounds(&mut dice),
+            is_slow: dice.percent(70),
+            is_shared: false,
+            shares_rates: seed.is_multiple_of(3),
+            is_fragile: dice.percent(25),
+            is_haunted: dice.percent(60),
+            left_paused: None,
+            terms: None,
+            counting: Terms::default(),
+            gate: None,
+        };
+        Self { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() }
+    }
+
     fn subscribers(&mut self) {
         for project in self.plan.projects.clone() {
             let canary = Spec { breaker: Some((10, 60_000)), ..Spec::plain(&format!("canary-{project}")) };
@@ -445,44 +478,5 @@ impl Planner {
         let resume = Act::SetActive { id, active: true, patience_ms };
         self.plan.acts.push((t, pause));
         self.plan.acts.push((t + after, resume));
-    }
-
-    fn troubles(&mut self) {
-        let busy: Vec<i64> = self.plan.acts.iter().map(|(t, _)| *t).filter(|t| *t > 200).collect();
-        // Half of the troubles come just when something is going on.
-        let moment = |dice: &mut Dice| match dice.percent(50) {
-            true => dice.pick(&busy) + dice.between(0, 60),
-            false => dice.between(500, END_T - 1_500),
-        };
-        let dice = &mut self.dice;
-        if dice.percent(60) {
-            for _ in 0..dice.below(4) + 1 {
-                let how = match dice.below(3) {
-                    0 => Crash::AtOnce,
-                    1 => Crash::AfterPoints(u32::try_from(dice.below(60)).expect("small")),
-                    _ => Crash::AfterPolls(u32::try_from(dice.below(40)).expect("small")),
-                };
-                let act = Act::Crash { how, down_ms: dice.pick(&[0, 1, 300, 3_000]) };
-                self.plan.acts.push((moment(dice), act));
-            }
-        }
-        if dice.percent(40) {
-            for _ in 0..dice.below(2) + 1 {
-                let act = Act::Stop { down_ms: dice.pick(&[0, 500]) };
-                self.plan.acts.push((moment(dice), act));
-            }
-        }
-        if dice.percent(35) {
-            for _ in 0..dice.below(2) + 1 {
-                let from = moment(dice);
-                self.plan.outages.push((from, (from + dice.between(1, 3_000)).min(END_T - 100)));
-            }
-        }
-        if dice.percent(35) {
-            for _ in 0..dice.below(2) + 1 {
-                let ms = dice.pick(&[3_600_000, -3_600_000, 5_000, -5_000, 400]);
-                self.plan.acts.push((moment(dice), Act::Jump { ms }));
-            }
-        }
     }
 }

@@ -166,7 +166,7 @@ impl Receivers {
         let sent = Sent {
             t: self.life.t(),
             now: self.life.clock.now().as_ms(),
-            life: self.life.no,
+            life: self.life.no(),
             subscriber,
             delivery,
             event: key,

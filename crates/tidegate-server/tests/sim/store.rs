@@ -4,7 +4,8 @@
 //! It also speaks for the dead: results of attempts that a former life had claimed turn up again later, as they would
 //! from a process that was only believed to be gone. The store must refuse every one of them.
 
-mod haunting;
+mod faults;
+mod ghosts;
 mod observe;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,20 +22,21 @@ use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Claim, Committed,
-    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Finished,
-    Flush, Group, JobRow, JobStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
-    Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
-    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
-    TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Claim,
+    Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow,
+    Finished, Flush, Group, JobRow, JobStep, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter,
+    QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope,
+    SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver,
+    Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
 use super::counts::{self, Flushes};
+use super::crowd::Membership;
 use super::dice::Dice;
 use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
-use super::plan::END_T;
+use super::plan::{END_T, Plan};
 use super::{arrivals, catalog, consent, gates};
 
 /// Commits in one instant that are still no accident.
@@ -42,7 +44,9 @@ const SPINS_MAX: u32 = 1_000;
 
 /// The store as the product sees it.
 pub(crate) struct FaultyStore {
-    pub(crate) inner: SqliteStore,
+    pub(crate) inner: Arc<SqliteStore>,
+    /// Others share it.
+    pub(crate) membership: Option<Membership>,
     pub(crate) life: Arc<Life>,
     pub(crate) history: Histories,
     pub(crate) dice: Mutex<Dice>,
@@ -58,76 +62,25 @@ pub(crate) struct FaultyStore {
     pub(crate) is_slow: bool,
 }
 
-impl FaultyStore {
-    /// Before a call: it may take a while, fail, or never happen.
-    async fn enter(&self) -> Result<()> {
-        self.life.point().await;
-        self.dawdle().await;
-        self.life.point().await;
-        let t = self.life.t();
-        let mut history = self.history.lock();
-        if history.outages.iter().any(|(from, to)| (*from..*to).contains(&t)) {
-            history.reach("a store outage");
-            return Err(Error::Unavailable("the plan says so".to_owned()));
-        }
-        Ok(())
-    }
-
-    /// The worst moment to fail is when everybody has just learned of a change and is about to act on it.
-    fn break_down(&self) {
-        let (is_now, ms) = {
-            let mut dice = self.lock_dice();
-            (self.is_fragile && dice.percent(15), dice.between(200, 1_500))
-        };
-        let t = self.life.t();
-        if is_now && (1_000..END_T - 2_000).contains(&t) {
-            self.history.lock().outages.push((t, t + ms));
-        }
-    }
-
-    /// After a call: it happened, and nobody may ever learn of it.
-    async fn leave(&self) {
-        self.life.point().await;
-        self.dawdle().await;
-        self.life.point().await;
-    }
-
-    async fn dawdle(&self) {
-        if !self.is_slow {
-            return;
-        }
-        let (kind, ms) = {
-            let mut dice = self.lock_dice();
-            (dice.below(10), dice.between(1, 30))
-        };
-        match kind {
-            0..5 => {}
-            5..8 => tokio::task::yield_now().await,
-            _ => self.life.clock.pause(Duration::from_millis(ms.unsigned_abs())).await,
-        }
-    }
-
-    fn lock_dice(&self) -> std::sync::MutexGuard<'_, Dice> {
-        self.dice.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[async_trait]
 impl Store for FaultyStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
         self.enter().await?;
-        let (group, haunted) = self.haunt(self.repeat(group));
-        let result = self.inner.commit(Arc::clone(&group)).await;
+        let group = self.haunt(self.repeat(group));
+        let result = match &self.membership {
+            Some(membership) => membership.commit(Arc::clone(&group)).await,
+            None => self.inner.commit(Arc::clone(&group)).await,
+        };
         match &result {
             Ok(committed) => {
-                self.note_commit(&group, committed, haunted);
+                self.note_commit(&group, committed);
                 note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
             }
             Err(Error::Stale { .. }) => self.history.lock().reach("a stale group rerouted"),
             Err(_) => {}
         }
         drop(group);
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -138,7 +91,7 @@ impl Store for FaultyStore {
             self.note_change(&change, *changed);
             counts::note_change(&self.inner, &self.history, &change).await;
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -146,7 +99,7 @@ impl Store for FaultyStore {
         self.enter().await?;
         let result = self.inner.configuration(since).await;
         self.break_down();
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -176,7 +129,7 @@ impl Store for FaultyStore {
                 _ => "a retry by hand",
             });
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -222,7 +175,7 @@ impl Store for FaultyStore {
                 *history.replays.entry((route.subscriber, key.clone())).or_default() += 1;
             }
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -235,7 +188,7 @@ impl Store for FaultyStore {
         // A step may be of any size; small ones leave room for something to happen between two of them.
         let limit = limit.min(1 + self.lock_dice().below(6));
         let result = self.inner.backfill(subscriber, limit).await;
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -267,7 +220,7 @@ impl Store for FaultyStore {
             let flush = (flush, now, self.life.t());
             result = self.flushes.written(&self.inner, &self.history, flush).await;
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -328,7 +281,7 @@ impl Store for FaultyStore {
         self.enter().await?;
         let limit = limit.min(1 + self.lock_dice().below(6));
         let result = self.inner.scan(scope, after, limit).await;
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -343,7 +296,7 @@ impl Store for FaultyStore {
             let truth = JobTruth { scope, mark, versions: (version, version), covered: Vec::new() };
             history.jobs.insert(row.no, truth);
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -379,7 +332,7 @@ impl Store for FaultyStore {
         {
             self.note_sweep(swept);
         }
-        self.leave().await;
+        self.exit().await;
         result
     }
 
@@ -458,8 +411,36 @@ impl Store for FaultyStore {
         self.inner.sizes().await
     }
 
+    fn is_shared(&self) -> bool {
+        self.membership.is_some()
+    }
+
+    async fn beat(&self, load: Load) -> Result<Beat> {
+        self.enter().await?;
+        let result = self.member().beat(load).await;
+        self.exit().await;
+        result
+    }
+
+    async fn take_over(&self, expired: Incarnation, now: Timestamp) -> Result<TakenOver> {
+        self.enter().await?;
+        let result = self.member().take_over(expired, now).await;
+        self.exit().await;
+        result
+    }
+
+    async fn join(&self, now: Timestamp) -> Result<Incarnation> {
+        self.enter().await?;
+        self.member().join(now).await
+    }
+
+    async fn leave(&self, now: Timestamp) -> Result<()> {
+        self.enter().await?;
+        self.member().leave(now).await
+    }
+
     fn incarnation(&self) -> Incarnation {
-        self.inner.incarnation()
+        self.membership.as_ref().map_or_else(|| self.inner.incarnation(), Membership::incarnation)
     }
 
     fn salt(&self) -> &[u8] {
@@ -467,6 +448,6 @@ impl Store for FaultyStore {
     }
 
     fn latest(&self) -> Timestamp {
-        self.inner.latest()
+        self.membership.as_ref().map_or_else(|| self.inner.latest(), Membership::latest)
     }
 }

@@ -9,37 +9,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_core::catalog::Mode;
-use tidegate_core::egress::Policy;
-use tidegate_core::id::Mint;
-use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
-use tidegate_server::entropy::Entropy;
-use tidegate_server::metrics::Metrics;
-use tidegate_server::pipeline::{Loops, Parts, Pipeline};
-use tidegate_server::roster::Rosters;
 use tidegate_server::standing::Standing;
+use tidegate_store::Store;
 use tidegate_store::coordination::{Coordination, Hub};
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
-use tidegate_store::{Change, Store};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Builder;
 
 use super::acts::Site;
-use super::counts::Flushes;
-use super::dice::Dice;
-use super::history::{Ended, Histories, Truth};
+use super::history::{Ended, Histories};
 use super::life::Life;
 use super::plan::{Act, Crash, END_T, Plan};
-use super::receivers::Receivers;
+use super::rest::unrest;
 use super::store::FaultyStore;
 
 /// The wall clock when the run begins.
-const START_MS: i64 = 1_767_225_600_000;
+pub(crate) const START_MS: i64 = 1_767_225_600_000;
 /// How long after the last fault everything must have come to rest.
-const REST_MS: i64 = 400_000;
+pub(crate) const REST_MS: i64 = 400_000;
 /// How long a graceful stop may take: the longest timeout, and a little for the store.
-const STOP_MS: i64 = 6_000;
+pub(crate) const STOP_MS: i64 = 6_000;
 /// Lives of one world at most; more means that it does not come up any more.
 const LIVES_MAX: usize = 40;
 
@@ -65,14 +55,10 @@ enum End {
 impl World {
     /// The world of a seed, not yet running.
     pub(crate) fn new(seed: u64) -> Self {
-        let shm = Path::new("/dev/shm");
-        let base = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
             plan: Arc::new(Plan::new(seed)),
             history: Histories::default(),
-            dir: base.join(format!("tidegate-sim-{}-{count}-{seed}", std::process::id())),
+            dir: fresh_dir(seed),
             t: 0,
             moved_ms: 0,
             cursor: Arc::default(),
@@ -207,60 +193,18 @@ impl World {
         life: &Arc<Life>,
         zombies: Vec<(i64, super::history::Claimed)>,
     ) -> tidegate_store::Result<Site> {
-        let mint = Mint::new(store.salt());
-        let store: Arc<dyn Store> = Arc::new(FaultyStore {
-            inner: store,
-            life: Arc::clone(life),
-            history: self.history.clone(),
-            dice: Mutex::new(Dice::new(self.plan.seed, &format!("store/{}", life.no))),
-            bounds: self.plan.bounds,
+        let store = FaultyStore {
             zombies: Mutex::new(if self.plan.is_haunted { zombies } else { Vec::new() }),
-            steps: Mutex::default(),
-            flushes: Flushes::new(self.plan.seed, life.no),
-            is_fragile: self.plan.is_fragile,
-            is_slow: self.plan.is_slow,
-        });
-        let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), Policy::public_only()).await?;
-        let parts = Parts {
-            store,
-            rosters,
-            transport: Arc::new(Receivers {
-                seed: self.plan.seed,
-                moods: Arc::new(self.plan.moods.clone()),
-                life: Arc::clone(life),
-                history: self.history.clone(),
-                mint,
-                fold_bytes: self.plan.bounds.fold_bytes,
-            }),
-            clock: life.clock.clone(),
-            entropy: Entropy::seeded(self.plan.seed.wrapping_mul(31).wrapping_add(life.no as u64)),
-            metrics: Arc::new(Metrics::default()),
-            retention: self.plan.terms.unwrap_or_default(),
-            observing: self.plan.counting,
-            watch: Arc::default(),
-            origin: http::HeaderValue::from_static("sim"),
-            spans: Arc::default(),
-            standing: Standing::alone(&life.clock),
-            coordination: self
-                .plan
-                .shares_rates
-                .then(|| Arc::new(Hub::new().join()) as Arc<dyn Coordination>),
+            ..FaultyStore::new(Arc::new(store), &self.plan, life, &self.history)
         };
-        let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
-        let pipeline = Pipeline::start_within(&parts, &loops, self.plan.bounds).await?;
-        let site = Site { pipeline, parts, life: Arc::clone(life), history: self.history.clone() };
-        for project in &self.plan.projects {
-            if !site.parts.rosters.current().projects.contains_key(*project) {
-                site.change(Change::CreateProject { id: (*project).to_owned(), catalog: Mode::Open }).await;
-            }
-            let no = site.parts.rosters.current().projects.get(*project).map(|row| row.no);
-            if let (Some(no), Some(terms)) = (no, self.plan.gate) {
-                site.open_gate(no, terms).await;
-            }
-        }
+        let standing = Standing::alone(&life.clock);
+        let coordination =
+            self.plan.shares_rates.then(|| Arc::new(Hub::new().join()) as Arc<dyn Coordination>);
+        let site = Site::open(&self.plan, store, (standing, coordination)).await?;
         let mut history = self.history.lock();
         history.version = site.parts.rosters.current().version.max(history.version);
         history.disturbed.push((life.t() - 1, life.t() + 1));
+        drop(history);
         Ok(site)
     }
 
@@ -295,7 +239,7 @@ impl World {
             history.violation(text);
         }
         history.posts_open = 0;
-        history.lives[site.life.no] = if is_away { Ended::Suddenly } else { Ended::Cleanly };
+        history.lives[site.life.no()] = if is_away { Ended::Suddenly } else { Ended::Cleanly };
         if !history.claims.is_empty() && !is_away {
             let text = format!("a graceful stop kept {} claims", history.claims.len());
             history.violation(text);
@@ -303,61 +247,20 @@ impl World {
         End::Stopped(down_ms)
     }
 
-    /// Everyone who is not meant to stay paused goes on, whether it was paused or its receiver was gone.
-    async fn resume_all(&self, site: &Site) {
-        for (id, is_wanted) in self.inactive() {
-            if is_wanted {
-                site.ask_again(&id).await;
-            } else {
-                site.set_active(&id, true).await;
-            }
-        }
-    }
-
-    /// Who is not sent to and should be; and whether only its endpoint's consent is missing.
-    fn inactive(&self) -> Vec<(String, bool)> {
-        let history = self.history.lock();
-        let inactive = history.subs.values().filter(|truth| !truth.active && truth.deleted.is_none());
-        // Whoever is to stay paused may have come too late to be paused.
-        let is_left = |truth: &&Truth| !truth.is_wanted && Some(&truth.id) == self.plan.left_paused.as_ref();
-        let meant = inactive.filter(|truth| !is_left(truth));
-        meant.map(|truth| (truth.id.clone(), truth.is_wanted)).collect()
-    }
-
     /// Faults are over: everyone resumes, and everything must come to its end.
     async fn rest(&self, site: &Site) {
-        let (mut wait_ms, mut last) = (250, String::new());
+        let (mut wait_ms, mut last) = (250, None);
         while site.life.t() < END_T + REST_MS {
             site.life.clock.pause(Duration::from_millis(wait_ms)).await;
             wait_ms = (wait_ms * 2).min(8_000);
-            self.resume_all(site).await;
-            // Asked first: what was held until now is not counted as waiting.
-            let is_awaited = !self.inactive().is_empty();
-            let waiting = site.parts.store.backlog().await.map_or(1, |backlog| backlog.waiting);
-            let is_gathering = !matches!(site.parts.store.close_due().await, Ok(None));
-            let jobs = site.parts.store.jobs_running().await.map_or(1, |jobs| jobs.len());
-            let history = self.history.lock();
-            let is_backfilling = history.subs.values().any(|truth| {
-                truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none()
-            });
-            if waiting == 0
-                && jobs == 0
-                && !is_gathering
-                && !is_awaited
-                && history.claims.is_empty()
-                && !is_backfilling
-                && history.posts_open == 0
-            {
+            site.resume_all(&self.plan).await;
+            last = unrest(&*site.parts.store, &self.history, &self.plan).await;
+            if last.is_none() {
                 return;
             }
-            last =
-                format!("waiting {waiting}, jobs {jobs}, backfilling {is_backfilling}, awaited {is_awaited}");
         }
-        let mut history = self.history.lock();
-        let claims: Vec<i64> = history.claims.keys().copied().collect();
-        history.violation(format!(
-            "liveness: not at rest {REST_MS} ms after the last fault; claimed {claims:?}, {last}"
-        ));
+        let text = format!("liveness: not at rest {REST_MS} ms after the last fault; {last:?}");
+        self.history.lock().violation(text);
     }
 }
 
@@ -373,4 +276,13 @@ async fn wait_until(life: &Life, t: i64) {
     if wait_ms > 0 {
         life.clock.pause(Duration::from_millis(wait_ms.unsigned_abs())).await;
     }
+}
+
+/// Where a run keeps its files, in memory if that is possible.
+pub(crate) fn fresh_dir(seed: u64) -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    let base = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    base.join(format!("tidegate-sim-{}-{count}-{seed}", std::process::id()))
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::gate::{Flow, Reservoir};
 use tidegate_core::limits::RATE_BUCKETS_MAX;
-use tokio::time::Instant;
 
 use super::mailbox::Mailbox;
 use super::tokens::Wish;
@@ -22,7 +21,7 @@ pub struct Hub {
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
     /// One that is full is as good as forgotten.
     buckets: Mutex<BTreeMap<BucketKey, Kept>>,
-    began: Instant,
+    clock: Box<dyn Fn() -> i64 + Send + Sync>,
 }
 
 /// A bucket, what it was last, and how long the last one that was given something had waited.
@@ -38,7 +37,13 @@ pub struct Local {
 impl Hub {
     /// A hub without members.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { mailboxes: Mutex::default(), buckets: Mutex::default(), began: timer::now() })
+        let began = timer::now();
+        Self::timed(Box::new(move || timer::us(timer::now().saturating_duration_since(began))))
+    }
+
+    /// The same on a clock of its own, in microseconds: for replicas whose clocks have nothing in common.
+    pub fn timed(clock: Box<dyn Fn() -> i64 + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { mailboxes: Mutex::default(), buckets: Mutex::default(), clock })
     }
 
     /// One more replica.
@@ -50,7 +55,7 @@ impl Hub {
 
     fn ask(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_us = timer::us(timer::now().saturating_duration_since(self.began));
+        let now_us = (self.clock)();
         if buckets.len() >= RATE_BUCKETS_MAX {
             buckets.retain(|_, (flow, bucket, _)| bucket.full_in(*flow, now_us) > Duration::ZERO);
         }

@@ -53,7 +53,7 @@ if kept then
     local a, b, c, d = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
     level, at, til, before = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
 end
-if at - now > astray then at = now end
+if at - now > astray then til = math.max(0, til - (at - now)); at = now end
 now = math.max(now, at)
 til = math.min(til, now + longest)
 local shut = math.min(now, til)

@@ -86,9 +86,10 @@ fn ask_sql() -> String {
                    CASE WHEN taken > 0 THEN $7::bigint ELSE bucket.waited_us END
             FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us, $2::bigint AS drops,
                          $3::bigint AS depth, $4::bigint AS wanted, $5::bigint AS penalty_us, $6::bigint AS empty_us) AS given,
-            LATERAL (SELECT CASE WHEN bucket.at_us - clock_us > {astray} THEN clock_us ELSE bucket.at_us END AS at_us) AS known,
+            LATERAL (SELECT CASE WHEN bucket.at_us - clock_us > {astray} THEN bucket.at_us - clock_us ELSE 0 END AS ahead_us) AS other,
+            LATERAL (SELECT bucket.at_us - ahead_us AS at_us) AS known,
             LATERAL (SELECT greatest(clock_us, at_us) AS now_us) AS clock,
-            LATERAL (SELECT least(bucket.until_us, now_us + {longest}) AS until_us) AS penalty,
+            LATERAL (SELECT least(bucket.until_us - ahead_us, now_us + {longest}) AS until_us) AS penalty,
             LATERAL (SELECT least(at_us - until_us, 3 * {step}) AS since_us,
                             CASE WHEN least(now_us, until_us) <= at_us THEN bucket.level
                                  ELSE least(bucket.level + (least(now_us, until_us) - at_us)::numeric * drops * 8, {token})

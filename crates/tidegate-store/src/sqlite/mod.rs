@@ -21,6 +21,8 @@ mod gates;
 mod jobs;
 mod keeping;
 mod lanes;
+#[cfg(feature = "conformance")]
+mod lives;
 mod metrics;
 mod observe;
 mod open;

@@ -17,7 +17,7 @@ use crate::{Committed, Result};
 
 /// What was in hand when the last process ended.
 pub(super) const CLAIMED: &str =
-    "SELECT id, subscriber, lane, lost + 1, project, fold FROM deliveries WHERE status = 1";
+    "SELECT id, subscriber, lane, lost, project, fold FROM deliveries WHERE status = 1";
 
 /// What only the writing connection touches.
 pub(super) struct Writer {
@@ -118,12 +118,19 @@ impl Writer {
     /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
     /// they are due again, under the same id. What was in hand at too many such ends is set aside.
     pub(super) fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
+        self.void(CLAIMED, true, now).map(drop)
+    }
+
+    /// Voids the claims that this finds; says of each how many ends of a process it has seen.
+    pub(super) fn void(&mut self, sql: &str, is_lost: bool, now: Timestamp) -> rusqlite::Result<Vec<u32>> {
         let shared = Arc::clone(&self.book);
         let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = self.conn.transaction()?;
-        let lost = tx.prepare(CLAIMED)?.query_map([], lost)?.collect::<rusqlite::Result<Vec<Lost>>>()?;
-        let mut ended = Vec::new();
-        for Lost { id, subscriber, lane, lost, fold } in lost {
+        let claims = tx.prepare(sql)?.query_map([], claimed)?.collect::<rusqlite::Result<Vec<Claimed>>>()?;
+        let (mut ended, mut ends) = (Vec::new(), Vec::new());
+        for Claimed { id, subscriber, lane, lost, fold } in claims {
+            let lost = lost + u32::from(is_lost);
+            ends.push(lost);
             deliveries::void_claim(&tx, id, lost, now)?;
             if let Some(lane) = lane {
                 lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
@@ -134,7 +141,7 @@ impl Writer {
         stamp(&tx, now)?;
         tx.commit()?;
         book.apply(sealed);
-        Ok(())
+        Ok(ends)
     }
 
     /// After a storage fault neither the connection's nor memory's view of the file can be trusted: look again.
@@ -166,20 +173,20 @@ impl Writer {
     }
 }
 
-/// A claim that is void.
-struct Lost {
+/// A delivery in somebody's hands.
+struct Claimed {
     id: DeliveryNo,
     subscriber: SubscriberNo,
     lane: Option<Lane>,
-    /// How many ends of a process it has seen now.
+    /// How many ends of a process it has seen.
     lost: u32,
     fold: Option<(ProjectNo, WindowNo)>,
 }
 
-fn lost(row: &Row<'_>) -> rusqlite::Result<Lost> {
+fn claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
     let fold: Option<WindowNo> = row.get(5)?;
     let project: ProjectNo = row.get(4)?;
-    Ok(Lost {
+    Ok(Claimed {
         id: row.get(0)?,
         subscriber: row.get(1)?,
         lane: row.get(2)?,

@@ -3,22 +3,26 @@
 use super::*;
 
 impl FaultyStore {
-    pub(super) fn note_commit(&self, group: &Group, committed: &Committed, haunted: u64) {
+    pub(super) fn note_commit(&self, group: &Group, committed: &Committed) {
         let t = self.life.t();
         let mut history = self.history.lock();
-        let real = group.results.len() - usize::try_from(haunted).expect("few");
-        for finished in &group.results[..real] {
-            note_result(&mut history, self.life.no, finished);
+        let life = self.life.no();
+        let mut void = 0;
+        for finished in &group.results {
+            if history.holds(&finished.claim, life) {
+                note_result(&mut history, life, finished);
+            } else {
+                void += 1;
+                history.reach("a result of a former life refused");
+            }
         }
-        if haunted > 0 {
-            history.reach("a result of a former life refused");
-        }
-        if committed.stale != haunted {
-            let text = format!("P3 {} results were refused, {haunted} should be", committed.stale);
-            history.violation(text);
+        if committed.stale != void {
+            history.violation(format!("P3 {} results were refused, {void} should be", committed.stale));
         }
         for claim in &group.released {
-            history.claims.remove(&claim.delivery);
+            if history.holds(claim, life) {
+                history.claims.remove(&claim.delivery);
+            }
         }
         arrivals::note(&mut history, group, committed, t);
         for job in &committed.jobs {
@@ -27,6 +31,7 @@ impl FaultyStore {
                 subscriber: job.subscriber,
                 lane: job.lane,
                 attempts: job.attempts,
+                life,
             };
             if history.claims.insert(job.delivery, claimed).is_some() {
                 history.violation(format!("P3 delivery {} was claimed twice", job.delivery));
@@ -78,8 +83,8 @@ impl FaultyStore {
     /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
     fn check_memory(&self, history: &mut History) {
         let Bounds { queue_jobs, refill_jobs, .. } = self.bounds;
-        let mut held = std::collections::BTreeMap::<SubscriberNo, usize>::new();
-        for claimed in history.claims.values() {
+        let (mut held, life) = (std::collections::BTreeMap::<SubscriberNo, usize>::new(), self.life.no());
+        for claimed in history.claims.values().filter(|claimed| claimed.life == life) {
             *held.entry(claimed.subscriber).or_default() += 1;
         }
         for (subscriber, held) in held {

@@ -1,9 +1,9 @@
-//! What comes a second time: steps that were taken before, and results of a process that was only believed to be gone.
+//! The word of the dead, and of those who say things twice: whatever they bring, the store must take it for what it is.
 
 use super::*;
 
 impl FaultyStore {
-    /// Adds, sometimes, a step of a backfill that was taken before.
+    /// Adds, sometimes, a step of a backfill or a job that was taken before.
     pub(super) fn repeat(&self, group: Arc<Group>) -> Arc<Group> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         if (steps.0.is_empty() && steps.1.is_empty()) || !self.lock_dice().percent(10) {
@@ -18,11 +18,11 @@ impl FaultyStore {
         Arc::new(repeating)
     }
 
-    /// Adds the word of the dead, sometimes. Says how many results must be refused.
-    pub(super) fn haunt(&self, group: Arc<Group>) -> (Arc<Group>, u64) {
+    /// Adds the word of the dead, sometimes.
+    pub(super) fn haunt(&self, group: Arc<Group>) -> Arc<Group> {
         let mut zombies = self.zombies.lock().unwrap_or_else(PoisonError::into_inner);
         if zombies.is_empty() || !self.lock_dice().percent(25) {
-            return (group, 0);
+            return group;
         }
         let (delivery, claimed) = zombies.pop().expect("there is one");
         let mut haunted = Group::clone(&group);
@@ -43,6 +43,6 @@ impl FaultyStore {
             steps_aside: false,
             body: None,
         });
-        (Arc::new(haunted), 1)
+        Arc::new(haunted)
     }
 }

@@ -1,0 +1,199 @@
+//! One store that several processes share, on virtual time.
+//!
+//! The rows, the lanes, the windows and the claims are the real ones: they live in an SQLite file, whose statements refuse
+//! what a life says of a claim that is not its own. What SQLite has no need for is kept here the way PostgreSQL keeps it
+//! (`tidegate-store/src/postgres/replicas.rs`): who lives and since when, by the store's own clock; a group of a life that was
+//! declared dead comes to nothing; declaring it dead voids what it held.
+//!
+//! PostgreSQL itself can not play: it answers through sockets, and where time stands still until everybody waits an answer
+//! from outside would come at no particular time. What only its own statements can break is asked of them in
+//! `tidegate-store/tests/shared/`, of two processes on one database, and by `cargo xtask chaos replicas` and `folds` under load.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_core::id::Incarnation;
+use tidegate_core::lease::BEAT_TTL;
+use tidegate_core::time::Timestamp;
+use tidegate_store::sqlite::SqliteStore;
+use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver};
+
+use super::super::history::{Ended, Histories};
+use super::super::life::Life;
+
+/// Who shares the store.
+pub(crate) struct Lives {
+    pub(crate) store: Arc<SqliteStore>,
+    history: Histories,
+    living: Mutex<BTreeMap<Incarnation, Replica>>,
+    /// True time when it was last known.
+    t: AtomicI64,
+    /// What the store's clock shows at the beginning of true time.
+    zero_ms: AtomicI64,
+    latest_ms: AtomicI64,
+}
+
+impl Lives {
+    pub(crate) fn new(store: SqliteStore, history: Histories, zero_ms: i64) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::new(store),
+            history,
+            living: Mutex::default(),
+            t: AtomicI64::new(0),
+            zero_ms: AtomicI64::new(zero_ms),
+            latest_ms: AtomicI64::new(zero_ms),
+        })
+    }
+
+    /// True time goes on.
+    pub(crate) fn pass(&self, t: i64) {
+        self.t.store(t, Ordering::Relaxed);
+    }
+
+    /// The store's clock jumps.
+    pub(crate) fn jump(&self, ms: i64) {
+        self.zero_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// What the store's clock shows.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.zero_ms.load(Ordering::Relaxed) + self.t.load(Ordering::Relaxed)
+    }
+
+    /// The latest time that anybody has written.
+    pub(crate) fn latest_ms(&self) -> i64 {
+        self.latest_ms.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Incarnation, Replica>> {
+        self.living.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a life: it will not write any more, and nothing that it held is its own.
+    async fn end(&self, life: Incarnation, is_lost: bool, now: Timestamp) -> Result<TakenOver> {
+        let found = self.store.end_life(life, is_lost, now).await?;
+        let no = usize::try_from(life).expect("lives are few");
+        let mut history = self.history.lock();
+        let held = history.claims.len();
+        history.claims.retain(|_, claimed| claimed.life != no);
+        if (held - history.claims.len()) as u64 != found.due + found.set_aside {
+            history.violation(format!("P2 life {life} held other claims than were found: {found:?}"));
+        }
+        if is_lost {
+            history.silence(no);
+        }
+        Ok(found)
+    }
+}
+
+/// How one process takes part.
+pub(crate) struct Membership {
+    lives: Arc<Lives>,
+    life: Arc<Life>,
+    incarnation: AtomicI64,
+}
+
+impl Membership {
+    /// Begins the first life of a process.
+    pub(crate) async fn new(lives: &Arc<Lives>, life: &Arc<Life>, now: Timestamp) -> Result<Self> {
+        let (lives, life, incarnation) = (Arc::clone(lives), Arc::clone(life), AtomicI64::new(0));
+        let new = Self { lives, life, incarnation };
+        new.join(now).await?;
+        Ok(new)
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn latest(&self) -> Timestamp {
+        Timestamp::from_ms(self.lives.latest_ms())
+    }
+
+    pub(crate) async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
+        let life = self.incarnation();
+        if !self.lives.lock().contains_key(&life) {
+            self.lives.history.lock().reach("a group of a dead life refused");
+            return Err(Error::Fenced);
+        }
+        let now_ms = group.now.as_ms();
+        let committed = self.lives.store.commit_in(life, group).await?;
+        self.lives.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
+        Ok(committed)
+    }
+
+    pub(crate) async fn beat(&self, load: Load) -> Result<Beat> {
+        let version = self.lives.store.version().await?;
+        let (incarnation, now) = (self.incarnation(), Timestamp::from_ms(self.lives.now_ms()));
+        let mut living = self.lives.lock();
+        let own = living.get_mut(&incarnation).ok_or(Error::Fenced)?;
+        (own.at, own.load) = (now, load);
+        let is_due =
+            |replica: &&Replica| now.since(replica.at) > BEAT_TTL || replica.at.since(now) > BEAT_TTL;
+        let (expired, replicas): (Vec<_>, Vec<_>) = living.values().partition(is_due);
+        Ok(Beat {
+            now: Some(now),
+            incarnation,
+            replicas: replicas.into_iter().cloned().collect(),
+            expired: expired.into_iter().map(|replica| replica.incarnation).collect(),
+            version: Some(version),
+        })
+    }
+
+    pub(crate) async fn take_over(&self, expired: Incarnation, now: Timestamp) -> Result<TakenOver> {
+        let store_now = Timestamp::from_ms(self.lives.now_ms());
+        let is_expired = |replica: &Replica| {
+            store_now.since(replica.at) > BEAT_TTL || replica.at.since(store_now) > BEAT_TTL
+        };
+        {
+            let mut living = self.lives.lock();
+            if !living.get(&expired).is_some_and(is_expired) {
+                return Ok(TakenOver::default());
+            }
+            living.remove(&expired);
+        }
+        let found = self.lives.end(expired, true, now).await?;
+        let t = self.life.t();
+        let mut history = self.lives.history.lock();
+        history.line(t, format_args!("life {} takes over from {expired}: {found:?}", self.incarnation()));
+        history.reach(if found.due > 0 { "a takeover of claims" } else { "a takeover of nothing" });
+        Ok(found)
+    }
+
+    pub(crate) async fn join(&self, now: Timestamp) -> Result<Incarnation> {
+        let incarnation = self.lives.store.begin_life().await?;
+        let no = usize::try_from(incarnation).expect("lives are few");
+        let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
+        let (at, name) = (Timestamp::from_ms(self.lives.now_ms()), String::new());
+        let replica = Replica { incarnation, name, began_at: now, at, load: Load::default() };
+        self.lives.lock().insert(incarnation, replica);
+        self.life.renumber(no);
+        let t = self.life.t();
+        let mut history = self.lives.history.lock();
+        history.lives.resize(no + 1, Ended::Not);
+        history.line(t, format_args!("life {incarnation} begins where {before} was"));
+        if before > 0 {
+            history.reach("a life after a death");
+        }
+        Ok(incarnation)
+    }
+
+    pub(crate) async fn leave(&self, now: Timestamp) -> Result<()> {
+        let life = self.incarnation();
+        if self.lives.lock().remove(&life).is_none() {
+            return Ok(());
+        }
+        let found = self.lives.end(life, false, now).await?;
+        let t = self.life.t();
+        let mut history = self.lives.history.lock();
+        history.line(t, format_args!("life {life} leaves: {found:?}"));
+        let holds_nothing = found == TakenOver::default();
+        history.lives[self.life.no()] = if holds_nothing { Ended::Cleanly } else { Ended::Suddenly };
+        // What it could not write down while it was cut off is not known to anybody.
+        if !holds_nothing && !self.life.was_cut() {
+            history.violation(format!("a graceful stop of life {life} kept claims: {found:?}"));
+        }
+        Ok(())
+    }
+}
