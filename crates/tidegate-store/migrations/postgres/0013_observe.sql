@@ -89,7 +89,7 @@ CREATE TABLE rollups (
 -- Packed already.
 ALTER TABLE rollups ALTER COLUMN cells SET STORAGE EXTERNAL;
 
--- Objects as they were last seen, and every change of theirs.
+-- Objects as they were last seen, and every change of theirs: many to a row, as they were told.
 CREATE TABLE objects (
     state   BIGINT NOT NULL,                -- the metric
     object  BYTEA NOT NULL,
@@ -100,15 +100,12 @@ CREATE TABLE objects (
     PRIMARY KEY (state, object)
 );
 CREATE TABLE object_changes (
-    state      BIGINT NOT NULL,
-    object     BYTEA NOT NULL,
-    time       BIGINT NOT NULL,
-    event      BIGINT NOT NULL,
-    from_state BYTEA,                        -- NULL: it was seen for the first time
-    to_state   BYTEA NOT NULL,
-    late       BOOLEAN NOT NULL,             -- it came too late to change anything
-    PRIMARY KEY (state, object, time, event)
+    no      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    state   BIGINT NOT NULL,
+    until   BIGINT NOT NULL,                 -- the time of the latest
+    changes BYTEA NOT NULL                   -- packed, in order of events
 );
+CREATE INDEX object_changes_until ON object_changes (state, until);
 
 -- Which events have which value. A segment is a stretch of numbers: writing stays in the newest one, and whoever looks
 -- for the newest events goes from segment to segment.

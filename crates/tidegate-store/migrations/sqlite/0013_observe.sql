@@ -75,7 +75,7 @@ CREATE TABLE rollups (
     PRIMARY KEY (metric, grain, bucket, page)
 ) STRICT, WITHOUT ROWID;
 
--- Objects as they were last seen, and every change of theirs.
+-- Objects as they were last seen, and every change of theirs: many to a row, as they were told.
 CREATE TABLE objects (
     state   INTEGER NOT NULL,                -- the metric
     object  TEXT NOT NULL,
@@ -86,15 +86,12 @@ CREATE TABLE objects (
     PRIMARY KEY (state, object)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE object_changes (
-    state      INTEGER NOT NULL,
-    object     TEXT NOT NULL,
-    time       INTEGER NOT NULL,
-    event      INTEGER NOT NULL,
-    from_state TEXT,                         -- NULL: it was seen for the first time
-    to_state   TEXT NOT NULL,
-    late       INTEGER NOT NULL,             -- 1: it came too late to change anything
-    PRIMARY KEY (state, object, time, event)
-) STRICT, WITHOUT ROWID;
+    no      INTEGER PRIMARY KEY,
+    state   INTEGER NOT NULL,
+    until   INTEGER NOT NULL,                -- the time of the latest
+    changes BLOB NOT NULL                    -- packed, in order of events
+) STRICT;
+CREATE INDEX object_changes_until ON object_changes (state, until);
 
 -- Which events have which value. A segment is a stretch of numbers: writing stays in the newest one, and whoever looks
 -- for the newest events goes from segment to segment.

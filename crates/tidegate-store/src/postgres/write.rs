@@ -211,6 +211,7 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     context.repeats = if met_some { REPEATS_EXPECTED } else { context.repeats.saturating_sub(1) };
     deliveries::finished(context, &done.finished);
     columns.hand_over(context, done.made, done.block);
+    context.out.numbers = columns.numbers(done.taken.as_deref(), done.block);
     // Known ones are compared with what is there; that they are there is on disk already.
     context.out.submissions = admit::answers(context, columns, done.taken.as_deref()).await?;
     Ok(())
