@@ -402,6 +402,8 @@ pub const SUM_VALUE_MAX: i128 = 100_000_000_000_000_000_000 * 1_000_000_000;
 
 /// Bytes of bodies that are read for counting at once.
 pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of events that were committed and wait in memory to be counted; others are read back.
+pub const HELD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Events that are counted in one transaction: others wait for it.
 pub const OBSERVE_BATCH_MAX: usize = 100_000;
 /// Cells that an audit compares at once: some hundred bytes each.

@@ -21,7 +21,7 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), batch: 10_000, switches: Switches::default() }
+        Self { interval: Duration::from_secs(5), batch: 30_000, switches: Switches::default() }
     }
 }
 

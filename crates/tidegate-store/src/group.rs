@@ -341,6 +341,8 @@ impl Room {
 pub struct Committed {
     /// One answer per submission, in order.
     pub submissions: Vec<Result<Vec<UnitStatus>>>,
+    /// The numbers of the events that were accepted, in order; none where they are not known here.
+    pub numbers: Vec<Seq>,
     /// Claimed deliveries for memory, in order. Among them may be those of an earlier group that was reported as
     /// failed and turned out to be written.
     pub jobs: Vec<Job>,
@@ -368,6 +370,7 @@ impl Committed {
     /// Adds what a later part of the same group, or a later group, did.
     pub(crate) fn absorb(&mut self, later: Self) {
         self.submissions.extend(later.submissions);
+        self.numbers.extend(later.numbers);
         self.jobs.extend(later.jobs);
         self.spilled.extend(later.spilled);
         self.postponed.extend(later.postponed);

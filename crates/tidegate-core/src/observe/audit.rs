@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::delta::{Cell, Key, Rise};
 use super::grain::Grain;
 use super::kept::Kept;
 use super::page::{self, Torn};
-use super::slab::{Cell, Key, Rise};
 use crate::id::KeyNo;
 
 /// The key of what has no key of its own.
@@ -141,7 +141,7 @@ mod tests {
         for (second, key) in keys.iter().enumerate() {
             slab.count(1, Grain::S5, key, Timestamp::from_ms(second as i64 * 7_000), 3);
         }
-        slab.into_delta().rises
+        slab.into_delta().rises()
     }
 
     /// The rows that a store would have, where only `keys` have numbers.

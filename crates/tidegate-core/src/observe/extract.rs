@@ -6,6 +6,7 @@
 //! that errs is not fulfilled.
 //! Promises: the same event adds the same, whenever and by whomever it is read.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,11 +14,12 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::definition::{Counter, Extraction, Histogram, Measured, Observing, Switches, state_name};
+use super::delta::Sight;
 use super::grain::Grain;
 use super::metric::Kind;
 use super::pick::Picker;
 use super::sketch::Accuracy;
-use super::slab::{Sight, Slab};
+use super::slab::Slab;
 use super::state::Policy;
 use super::{decimal, value};
 use crate::event::Event;
@@ -206,10 +208,11 @@ impl Watching {
     fn watch(&self, event: &Sighting<'_>, found: &Found<'_>, slab: &mut Slab) {
         let object = found[self.id].and_then(text_of).filter(|id| !id.is_empty());
         let (Some(object), Some(value)) = (object, found[self.attribute].and_then(text_of)) else { return };
+        let value = slab.state(&value);
         slab.sight(Sight {
             state: self.state,
             transition: self.transition,
-            object,
+            object: object.into(),
             value,
             time: event.time,
             event: event.seq,
@@ -346,15 +349,15 @@ fn number_at<T>(found: Option<&str>, read: impl Fn(&str) -> Option<T>) -> Option
 }
 
 /// An id or a state: a text, a number or a truth value.
-fn text_of(json: &str) -> Option<Box<str>> {
+fn text_of(json: &str) -> Option<Cow<'_, str>> {
     let text = match json.as_bytes().first()? {
         b'"' => match value::plain(json) {
-            Some(plain) => plain.to_owned(),
-            None => serde_json::from_str(json).ok()?,
+            Some(plain) => Cow::Borrowed(plain),
+            None => serde_json::from_str::<String>(json).ok()?.into(),
         },
-        b't' | b'f' => json.to_owned(),
-        b'-' | b'0'..=b'9' => decimal::shown(json)?.into_owned(),
+        b't' | b'f' => Cow::Borrowed(json),
+        b'-' | b'0'..=b'9' => decimal::shown(json)?,
         _ => return None,
     };
-    Some(shortened(&text).into())
+    Some(if text.len() <= OBSERVED_VALUE_BYTES_MAX { text } else { hashed(text.as_bytes()).into() })
 }

@@ -11,10 +11,12 @@ mod decimal;
 mod definition;
 #[cfg(test)]
 mod definition_tests;
+mod delta;
 mod extract;
 #[cfg(test)]
 mod extract_tests;
 mod grain;
+pub mod history;
 mod kept;
 mod metric;
 pub mod page;
@@ -38,9 +40,10 @@ pub use definition::{
     Counter, Extraction, Granularity, Histogram, IMPLICIT_PATHS, Measured, Observing, Switches, Term,
     state_name,
 };
+pub use delta::{Cell, Delta, Gain, Key, Posting, Rise, Sight};
 pub use extract::{Extractor, NONE, Sighting};
 pub use grain::Grain;
 pub use kept::Kept;
 pub use metric::{Kind, Spec};
 pub use sketch::{Accuracy, Sketch, fixed};
-pub use slab::{Cell, Delta, Key, Posting, Rise, Sight, Slab};
+pub use slab::Slab;

@@ -7,9 +7,11 @@
 //! Promises: merging is adding, in any order; a cell of nothing is not kept; bytes that are no page are [`Torn`].
 //! Does not: know of which metric, length or bucket it is. The row does.
 
+use std::borrow::Borrow;
+
+use super::delta::Cell;
 use super::metric::Kind;
 use super::sketch::Sketch;
-use super::slab::Cell;
 use super::varint::{Reader, put, put_signed, put_wide};
 use crate::id::KeyNo;
 
@@ -30,10 +32,10 @@ pub fn of(kind: Kind, key: KeyNo) -> u32 {
 }
 
 /// The page with more added to it; `more` is sorted by key.
-pub fn merge(page: Option<&[u8]>, more: &[(KeyNo, &Cell)]) -> Result<Vec<u8>, Torn> {
+pub fn merge<C: Borrow<Cell>>(page: Option<&[u8]>, more: &[(KeyNo, C)]) -> Result<Vec<u8>, Torn> {
     let form = match (page, more.first()) {
         (Some(page), _) => *page.first().ok_or(Torn)?,
-        (None, Some((_, Cell::Sketch(_)))) => SKETCHES,
+        (None, Some((_, cell))) if matches!(cell.borrow(), Cell::Sketch(_)) => SKETCHES,
         (None, _) => COUNTS,
     };
     let blank = [form];
@@ -51,7 +53,7 @@ pub fn merge(page: Option<&[u8]>, more: &[(KeyNo, &Cell)]) -> Result<Vec<u8>, To
             next = old.next().transpose()?;
         }
         match (same, group) {
-            (None, [(_, alone)]) => writer.write(key, alone)?,
+            (None, [(_, alone)]) => writer.write(key, alone.borrow())?,
             _ => writer.write_sum(key, same.map(|(_, cell)| cell), group)?,
         }
     }
@@ -208,26 +210,26 @@ impl Writer {
         Ok(())
     }
 
-    fn write_sum(
+    fn write_sum<C: Borrow<Cell>>(
         &mut self,
         key: KeyNo,
         old: Option<CellRef<'_>>,
-        more: &[(KeyNo, &Cell)],
+        more: &[(KeyNo, C)],
     ) -> Result<(), Torn> {
         if let Some(CellRef::Sketch(old)) = old {
             let mut sum = std::mem::take(&mut self.sketch);
             old.read(&mut sum)?;
             for (_, cell) in more {
-                let Cell::Sketch(sketch) = cell else { return Err(Torn) };
+                let Cell::Sketch(sketch) = cell.borrow() else { return Err(Torn) };
                 sum.merge(sketch);
             }
             self.pack(key, &sum);
             self.sketch = sum;
             return Ok(());
         }
-        let mut sum = old.map_or_else(|| Ok(Cell::nothing_like(more[0].1)), CellRef::to_cell)?;
+        let mut sum = old.map_or_else(|| Ok(Cell::nothing_like(more[0].1.borrow())), CellRef::to_cell)?;
         for (_, cell) in more {
-            sum.try_add(cell)?;
+            sum.try_add(cell.borrow())?;
         }
         self.write(key, &sum)
     }

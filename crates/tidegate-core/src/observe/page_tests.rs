@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::observe::Accuracy;
 
+const NONE: &[(KeyNo, Cell)] = &[];
+
 fn count(count: i64, sum: i128) -> Cell {
     Cell::Count { count, sum }
 }
@@ -63,7 +65,7 @@ fn recount(portions: &[Vec<(KeyNo, Cell)>]) -> BTreeMap<KeyNo, Cell> {
 fn a_page_of_counts_is_these_bytes() {
     let page = merge(None, &[(1, &count(1, 0)), (3, &count(-2, 0)), (1000, &count(100, -1))]).unwrap();
     assert_eq!(page, [1, 2, 2, 4, 3, 0xcb, 0x0f, 0xc8, 0x01, 1]);
-    assert_eq!(merge(Some(&page), &[]).unwrap(), page);
+    assert_eq!(merge(Some(&page), NONE).unwrap(), page);
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn what_is_nothing_goes() {
     let page = merge(Some(&page), &[(1, &count(-1, -5))]).unwrap();
     assert_eq!(read(&page), BTreeMap::from([(2, count(1, 0))]));
     let page = merge(Some(&page), &[(2, &count(-1, 0))]).unwrap();
-    assert!(is_empty(&page) && page == merge(None, &[]).unwrap());
+    assert!(is_empty(&page) && page == merge(None, NONE).unwrap());
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn what_is_no_page_is_torn() {
     let page = merge(None, &[(1, &count(1, 0))]).unwrap();
     assert_eq!(merge(Some(&page), &[(1, &sketch)]), Err(Torn));
     assert_eq!(merge(None, &[(1, &count(1, 0)), (2, &sketch)]), Err(Torn));
-    assert_eq!(merge(Some(&[]), &[]), Err(Torn));
+    assert_eq!(merge(Some(&[]), NONE), Err(Torn));
     assert!(cells(&[]).is_err() && cells(&[9, 2, 2]).is_err());
     for torn in [&[1, 2][..], &[1, 2, 2, 0, 2], &[1, 0xff], &[2, 1, 9, 1], &[1, 3, 2, 0x80]] {
         assert!(cells(torn).unwrap().any(|cell| cell.is_err()), "{torn:?}");

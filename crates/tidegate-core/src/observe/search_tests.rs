@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::delta::Delta;
 use super::search::{Leaf, Plan};
-use super::slab::{Delta, Slab};
+use super::slab::Slab;
 use super::*;
 use crate::catalog::Definition;
 use crate::event::{Data, Event, Fields, render};

@@ -1,139 +1,22 @@
 //! What a slice of events adds to the rollups.
 //!
 //! A [`Slab`] is filled event by event, in the shortest buckets only and without an allocation for what it has seen before;
-//! [`Slab::into_delta`] sums up the longer ones and puts everything in the order in which it is written.
+//! [`Slab::into_delta`] puts everything in order.
 //!
-//! Promises: the delta is the same for any order in which the same was added, and for any way it was divided among slabs
-//! that were merged. Does not: know what was stored before, nor keep an event from being added twice: the mark does.
+//! Promises: the delta adds the same for any order in which the same was added, and for any way it was divided among
+//! slabs that were merged. Does not: know what was stored before, nor keep an event from being added twice: the mark does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::delta::{Cell, Delta, Gain, Key, Posting, Sight};
 use super::grain::Grain;
-use super::metric::Kind;
-use super::sketch::{Accuracy, Sketch};
-use super::state::Policy;
-use super::varint::Torn;
-use crate::id::{KeyNo, MetricNo, Seq};
+use super::sketch::Accuracy;
+use crate::id::{MetricNo, Seq};
 use crate::time::Timestamp;
-
-/// What keeps series of a metric apart: a JSON list of the values of its dimensions, in their order.
-/// The rises of one metric in a delta share it.
-pub type Key = Arc<str>;
-
-/// What one key has in one bucket. Cells of the same metric add up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cell {
-    /// How many, and their sum in units of 10⁻⁹. Both may be negative: what leaves a state is counted so.
-    Count {
-        /// How many.
-        count: i64,
-        /// Their sum.
-        sum: i128,
-    },
-    /// Values in bins; buckets of different lengths share it as long as they hold the same.
-    Sketch(Arc<Sketch>),
-}
-
-impl Cell {
-    /// What another one of its kind is before anything was added.
-    pub(super) fn nothing_like(other: &Self) -> Self {
-        match other {
-            Self::Count { .. } => Self::Count { count: 0, sum: 0 },
-            Self::Sketch(_) => Self::Sketch(Arc::default()),
-        }
-    }
-
-    /// Adds another one, which is of the same kind or [`Torn`].
-    pub fn try_add(&mut self, other: &Self) -> Result<(), Torn> {
-        match (self, other) {
-            (Self::Count { count, sum }, Self::Count { count: more, sum: more_sum }) => {
-                *count = count.saturating_add(*more);
-                *sum = sum.saturating_add(*more_sum);
-                Ok(())
-            }
-            (Self::Sketch(sketch), Self::Sketch(more)) => {
-                Arc::make_mut(sketch).merge(more);
-                Ok(())
-            }
-            _ => Err(Torn),
-        }
-    }
-}
-
-/// An object was seen in a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
-    /// Which [`super::Kind::State`].
-    pub state: MetricNo,
-    /// The [`super::Kind::Transition`] beside it.
-    pub transition: MetricNo,
-    /// The object's id.
-    pub object: Box<str>,
-    /// What state it is in.
-    pub value: Box<str>,
-    /// When, as its event says.
-    pub time: Timestamp,
-    /// Its event.
-    pub event: Seq,
-    /// From which states a change counts.
-    pub policy: Arc<Policy>,
-}
-
-/// The events that have a value of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Posting {
-    /// Which [`super::Kind::Index`].
-    pub index: MetricNo,
-    /// The value, written so that bytes sort as values do.
-    pub value: Bytes,
-    /// The events, in order.
-    pub events: Vec<Seq>,
-}
-
-/// What is added to one key in one bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rise {
-    /// Of which metric.
-    pub metric: MetricNo,
-    /// The length of the bucket.
-    pub grain: Grain,
-    /// When the bucket begins, in milliseconds.
-    pub bucket: i64,
-    /// Under which key.
-    pub key: Key,
-    /// What.
-    pub cell: Cell,
-}
-
-impl Rise {
-    /// The page that has the cell, by the number of its key.
-    pub fn page(&self, key: KeyNo) -> u32 {
-        let is_sketch = matches!(self.cell, Cell::Sketch(_));
-        super::page::of(if is_sketch { Kind::Histogram } else { Kind::Counter }, key)
-    }
-}
-
-/// Everything that a slice of events adds, in the order in which it is written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Delta {
-    /// Sorted by metric, grain, bucket and key; each at most once.
-    pub rises: Vec<Rise>,
-    /// In order of acceptance.
-    pub sights: Vec<Sight>,
-    /// Sorted by index and value; each at most once.
-    pub postings: Vec<Posting>,
-}
-
-impl Delta {
-    /// Whether it adds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.rises.is_empty() && self.sights.is_empty() && self.postings.is_empty()
-    }
-}
 
 /// What a slice of events adds, while it is read.
 #[derive(Debug)]
@@ -143,6 +26,8 @@ pub struct Slab {
     keys: HashMap<Key, u32, Seeded>,
     series: HashMap<MetricNo, Series, Seeded>,
     sights: Vec<Sight>,
+    /// States that were seen.
+    states: HashSet<Arc<str>, Seeded>,
     postings: HashMap<MetricNo, HashMap<Bytes, Vec<Seq>, Seeded>, Seeded>,
     rows: usize,
 }
@@ -156,6 +41,7 @@ impl Slab {
             keys: HashMap::with_hasher(hasher),
             series: HashMap::with_hasher(hasher),
             sights: Vec::new(),
+            states: HashSet::with_hasher(hasher),
             postings: HashMap::with_hasher(hasher),
             rows: 0,
         }
@@ -198,6 +84,16 @@ impl Slab {
     pub fn sight(&mut self, sight: Sight) {
         self.rows += 1;
         self.sights.push(sight);
+    }
+
+    /// A state as those see it who were in it before.
+    pub fn state(&mut self, value: &str) -> Arc<str> {
+        if let Some(known) = self.states.get(value) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = value.into();
+        self.states.insert(Arc::clone(&new));
+        new
     }
 
     /// An event has a value of an attribute. Events come in order of acceptance; one with the same value twice counts once.
@@ -243,17 +139,15 @@ impl Slab {
         }
     }
 
-    /// Everything in all lengths of buckets, sorted.
+    /// All of it, sorted.
     pub fn into_delta(self) -> Delta {
-        let mut series: Vec<_> = self.series.into_iter().collect();
-        series.sort_unstable_by_key(|(metric, _)| *metric);
-        let keys = Ranked::new(self.keys);
-        let mut rises = Vec::with_capacity(self.rows);
-        for (metric, series) in series {
-            series.rise(metric, &keys, &mut rises);
-        }
+        let mut keys: Vec<(Key, u32)> = self.keys.into_iter().collect();
+        keys.sort_unstable_by_key(|(_, place)| *place);
+        let gains = self.series.into_iter().map(|(metric, series)| series.gain(metric));
+        let mut gains: Vec<Gain> = gains.collect();
+        gains.sort_unstable_by_key(|gain| gain.metric);
         let mut sights = self.sights;
-        sights.sort_by_key(|sight| sight.event);
+        sights.sort_by(|a, b| place(a).cmp(&place(b)));
         let mut postings: Vec<_> = self
             .postings
             .into_iter()
@@ -264,7 +158,7 @@ impl Slab {
             })
             .collect();
         postings.sort_unstable_by(|a, b| (a.index, &a.value).cmp(&(b.index, &b.value)));
-        Delta { rises, sights, postings }
+        Delta { keys: keys.into_iter().map(|(key, _)| key).collect(), gains, sights, postings }
     }
 
     fn cell(
@@ -292,22 +186,8 @@ impl Slab {
     }
 }
 
-/// Keys in order, and the place of each number among them.
-struct Ranked {
-    keys: Vec<Key>,
-    places: Vec<u32>,
-}
-
-impl Ranked {
-    fn new(keys: HashMap<Key, u32, Seeded>) -> Self {
-        let mut keys: Vec<_> = keys.into_iter().collect();
-        keys.sort_unstable();
-        let mut places = vec![0; keys.len()];
-        for (place, (_, number)) in (0..).zip(&keys) {
-            places[*number as usize] = place;
-        }
-        Self { keys: keys.into_iter().map(|(key, _)| key).collect(), places }
-    }
+fn place(sight: &Sight) -> (MetricNo, &str, Timestamp, Seq) {
+    (sight.state, &sight.object, sight.time, sight.event)
 }
 
 /// The cells of one metric, in buckets of one length.
@@ -322,33 +202,11 @@ impl Series {
         Self { base, cells: HashMap::with_hasher(hasher) }
     }
 
-    /// The rises in all lengths from the base up, each summed from the one before.
-    fn rise(self, metric: MetricNo, Ranked { keys, places }: &Ranked, rises: &mut Vec<Rise>) {
-        let mut cells: Vec<_> = self
-            .cells
-            .into_iter()
-            .map(|((bucket, key), cell)| ((bucket, places[key as usize]), cell))
-            .collect();
-        for grain in Grain::from_base(self.base) {
-            for ((bucket, _), _) in &mut cells {
-                *bucket = grain.start_ms(*bucket);
-            }
-            cells.sort_by_key(|(place, _)| *place);
-            cells.dedup_by(|later, earlier| {
-                let is_same = later.0 == earlier.0;
-                if is_same {
-                    earlier.1.try_add(&later.1).expect("a metric is of one kind");
-                }
-                is_same
-            });
-            rises.extend(cells.iter().map(|((bucket, place), cell)| Rise {
-                metric,
-                grain: *grain,
-                bucket: *bucket,
-                key: keys[*place as usize].clone(),
-                cell: cell.clone(),
-            }));
-        }
+    fn gain(self, metric: MetricNo) -> Gain {
+        let cells = self.cells.into_iter().map(|((bucket, key), cell)| (bucket, key, cell));
+        let mut cells: Vec<_> = cells.collect();
+        cells.sort_unstable_by_key(|(bucket, key, _)| (*bucket, *key));
+        Gain { metric, base: self.base, cells }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::slab::Sight;
+use super::delta::Sight;
 use super::state::*;
 use crate::id::MetricNo;
 use crate::limits::STATES_VISITED_MAX;
@@ -32,15 +32,29 @@ fn sight(object: &str, value: &str, time: i64, event: i64, policy: &Arc<Policy>)
     }
 }
 
-fn apply_all(row: Option<ObjectRow>, sights: &[Sight]) -> Applied {
-    apply(row, &sights.iter().collect::<Vec<_>>())
+/// What sightings of one object come to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Applied {
+    row: Option<ObjectRow>,
+    cells: Vec<(MetricNo, String, Timestamp, i64)>,
+    changes: Vec<Change>,
+}
+
+fn apply(row: Option<ObjectRow>, sights: &[Sight]) -> Applied {
+    let mut cells = Vec::new();
+    let mut ledger =
+        Ledger::new(|metric, key: &str, time, count| cells.push((metric, key.to_owned(), time, count)));
+    let mut row = row.or_else(|| sights.first().map(|first| ledger.begin(first)));
+    row.iter_mut().for_each(|row| ledger.apply(row, sights));
+    let changes = ledger.changes;
+    Applied { row, cells, changes }
 }
 
 /// `NEW→PAID` of every transition that counts, for an object that goes through `states`.
 fn transitions(policy: &Arc<Policy>, states: &[&str]) -> Vec<String> {
     let sights: Vec<Sight> =
         states.iter().zip(1..).map(|(state, at)| sight("o", state, at, at, policy)).collect();
-    let cells = apply_all(None, &sights).cells;
+    let cells = apply(None, &sights).cells;
     let transitions = cells.into_iter().filter(|(metric, ..)| *metric == TRANSITION);
     transitions
         .map(|(_, key, _, count)| {
@@ -76,14 +90,16 @@ fn transitions_count_from_where_the_policy_says() {
 #[test]
 fn what_is_older_than_known_is_late() {
     let plain = policy(None, &[]);
-    let known = apply_all(None, &[sight("o", "PAID", 20, 5, &plain), sight("o", "PAID", 30, 6, &plain)]);
+    let known = apply(None, &[sight("o", "PAID", 20, 5, &plain), sight("o", "PAID", 30, 6, &plain)]);
     let row = known.row.clone().unwrap();
     assert_eq!((row.time, row.event, &*row.visited), (Timestamp::from_ms(30), 6, r#"["PAID"]"#));
     assert_eq!((known.cells.len(), known.changes.len()), (2, 1), "seen again is no change");
     for (time, event) in [(10, 9), (25, 9), (30, 4)] {
-        let late = apply_all(known.row.clone(), &[sight("o", "NEW", time, event, &plain)]);
+        let late = apply(known.row.clone(), &[sight("o", "NEW", time, event, &plain)]);
         assert_eq!((&late.row, late.cells.len()), (&known.row, 0), "{time}");
         let change = Change {
+            state: STATE,
+            object: "o".into(),
             from: Some("PAID".into()),
             to: "NEW".into(),
             time: Timestamp::from_ms(time),
@@ -92,11 +108,11 @@ fn what_is_older_than_known_is_late() {
         };
         assert_eq!(late.changes, [change]);
     }
-    let same = apply_all(known.row.clone(), &[sight("o", "PAID", 10, 9, &plain)]);
+    let same = apply(known.row.clone(), &[sight("o", "PAID", 10, 9, &plain)]);
     assert_eq!(same, Applied { row: known.row.clone(), ..Applied::default() });
-    let after = apply_all(known.row, &[sight("o", "NEW", 30, 7, &plain)]);
+    let after = apply(known.row, &[sight("o", "NEW", 30, 7, &plain)]);
     assert_eq!(after.changes[0].from.as_deref(), Some("PAID"), "of two at one time the later event counts");
-    assert!(!after.changes[0].is_late && apply_all(None, &[]) == Applied::default());
+    assert!(!after.changes[0].is_late && apply(None, &[]) == Applied::default());
 }
 
 #[test]
@@ -104,11 +120,11 @@ fn few_of_the_states_are_remembered_and_damage_is_survived() {
     let all = policy(Some(&["*"]), &[]);
     let count = STATES_VISITED_MAX as i64 + 20;
     let sights: Vec<Sight> = (0..count).map(|n| sight("o", &format!("S{n}"), n, n, &all)).collect();
-    let row = apply_all(None, &sights).row.unwrap();
+    let row = apply(None, &sights).row.unwrap();
     let visited: Vec<String> = serde_json::from_str(&row.visited).unwrap();
     assert_eq!((visited.len(), visited[0].as_str()), (STATES_VISITED_MAX, "S20"));
     let torn = ObjectRow { visited: "[".into(), ..row };
-    let after = apply_all(Some(torn), &[sight("o", "X", count, count, &all)]);
+    let after = apply(Some(torn), &[sight("o", "X", count, count, &all)]);
     assert_eq!(after.row.unwrap().visited, r#"["X"]"#.into());
 }
 
@@ -139,29 +155,28 @@ fn sightings() -> impl Strategy<Value = Vec<Sight>> {
 /// Objects, and everything that was counted and recorded on the way.
 #[derive(Default)]
 struct World {
-    rows: BTreeMap<Box<str>, ObjectRow>,
+    rows: BTreeMap<Arc<str>, ObjectRow>,
     cells: Vec<(MetricNo, String, Timestamp, i64)>,
-    changes: Vec<(Box<str>, Change)>,
+    changes: Vec<Change>,
 }
 
 impl World {
     /// As a store flushes a slice: object by object, each sorted.
     fn flush(&mut self, sights: &[Sight]) {
-        let mut sorted: Vec<&Sight> = sights.iter().collect();
-        sorted.sort_by_key(|sight| (&sight.object, sight.time, sight.event));
+        let mut sorted = sights.to_vec();
+        sorted.sort_by_key(|sight| (Arc::clone(&sight.object), sight.time, sight.event));
         for of_object in sorted.chunk_by(|a, b| a.object == b.object) {
             let object = &of_object[0].object;
             let applied = apply(self.rows.remove(object), of_object);
             self.rows.extend(applied.row.map(|row| (object.clone(), row)));
-            let cells = applied.cells.into_iter();
-            self.cells.extend(cells.map(|(metric, key, time, count)| (metric, key.to_string(), time, count)));
-            self.changes.extend(applied.changes.into_iter().map(|change| (object.clone(), change)));
+            self.cells.extend(applied.cells);
+            self.changes.extend(applied.changes);
         }
     }
 
     fn sorted(mut self) -> Self {
         self.cells.sort();
-        self.changes.sort_by_key(|(object, change)| (object.clone(), change.time, change.event));
+        self.changes.sort_by_key(|change| (Arc::clone(&change.object), change.time, change.event));
         self
     }
 
@@ -188,7 +203,7 @@ proptest! {
         prop_assert_eq!(whole.rows, parts.rows);
         prop_assert_eq!(whole.cells, parts.cells);
         prop_assert_eq!(&whole.changes, &parts.changes);
-        prop_assert!(whole.changes.iter().all(|(_, change)| !change.is_late));
+        prop_assert!(whole.changes.iter().all(|change| !change.is_late));
     }
 
     #[test]
@@ -218,7 +233,7 @@ proptest! {
         let mut world = World::default();
         shuffled.chunks(size).for_each(|part| world.flush(part));
         let late: Vec<i64> =
-            world.changes.iter().filter(|(_, change)| change.is_late).map(|(_, change)| change.event).collect();
+            world.changes.iter().filter(|change| change.is_late).map(|change| change.event).collect();
         let mut known: BTreeMap<&str, (Timestamp, i64, &str)> = BTreeMap::new();
         let mut in_time = Vec::new();
         for part in shuffled.chunks(size) {
@@ -240,7 +255,7 @@ proptest! {
         in_time.sort_by_key(|sight| (sight.time, sight.event));
         let mut ordered = World::default();
         ordered.flush(&in_time);
-        world.changes.retain(|(_, change)| !change.is_late);
+        world.changes.retain(|change| !change.is_late);
         let (world, ordered) = (world.sorted(), ordered.sorted());
         prop_assert_eq!(world.rows, ordered.rows);
         prop_assert_eq!(world.cells, ordered.cells);

@@ -118,7 +118,7 @@ impl Again {
     /// What each metric should have.
     fn expected(self) -> BTreeMap<MetricNo, Vec<Rise>> {
         let mut by_metric: BTreeMap<MetricNo, Vec<Rise>> = BTreeMap::new();
-        for rise in self.slab.into_delta().rises {
+        for rise in self.slab.into_delta().rises() {
             by_metric.entry(rise.metric).or_default().push(rise);
         }
         by_metric

@@ -24,6 +24,7 @@ pub mod deliver;
 pub mod errands;
 
 pub mod gates;
+mod held;
 pub(crate) mod lanes;
 
 mod lookout;

@@ -1,8 +1,9 @@
 //! Observe: events that are stored are counted, slice by slice.
 //!
-//! Nothing is counted on the way in, and nothing from memory: a slice of events is read from behind the mark, judged by
-//! the catalog of each event's day, and what it adds is written in the transaction that moves the mark. So a crash
-//! costs nothing but the slice's work, and whatever a dead process left is observed by whoever finds its mark.
+//! Nothing is counted on the way in: a slice of events is taken from behind the mark, judged by the catalog of each
+//! event's day, and what it adds is written in the transaction that moves the mark. So a crash costs nothing but the
+//! slice's work, and whatever a dead process left is observed by whoever finds its mark. What was just committed is
+//! still at hand (`held.rs`), everything else is read from the store.
 //!
 //! The loop sleeps until enough has been accepted, or the oldest of it has waited long enough, or somebody asks. Where no
 //! type declares a metric it never wakes.
@@ -11,13 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::id::ProjectNo;
+use tidegate_core::id::{ProjectNo, Seq};
 use tidegate_core::limits::SLICE_BYTES_MAX;
 use tidegate_core::observe::Slab;
 use tidegate_core::time::Timestamp;
-use tidegate_store::{Advance, Error, EventRow, Flush, Mark, Slice, Store};
+use tidegate_store::{Advance, Committed, Error, EventRow, Flush, Group, Mark, Slice, Store};
 use tokio::sync::{Notify, oneshot};
 
+use super::held::{self, Held};
 use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
@@ -50,7 +52,20 @@ struct State {
     waiting: usize,
     due: Option<Timestamp>,
     asks: Vec<oneshot::Sender<()>>,
+    held: Held,
     is_stopping: bool,
+}
+
+/// A slice of events, and what they add.
+struct Read {
+    /// The last of them.
+    through: Seq,
+    /// Up to when everything is among them.
+    at: Timestamp,
+    /// There were no more.
+    is_end: bool,
+    count: usize,
+    slab: Slab,
 }
 
 impl Observe {
@@ -68,13 +83,19 @@ impl Observe {
         })
     }
 
-    /// A group was committed with so many new events.
-    pub(super) fn committed(&self, events: usize) {
-        if !self.is_on.load(Ordering::Relaxed) {
+    /// A group was committed; its events are taken from it.
+    pub(super) fn committed(&self, group: &mut Group, committed: &Committed) {
+        if !self.is_on.load(Ordering::Relaxed) || group.submissions.is_empty() {
             return;
         }
+        let units: usize = group.submissions.iter().map(|submission| submission.units.len()).sum();
+        let brought = held::brought(group, committed);
         let mut state = self.lock();
-        state.waiting += events;
+        state.waiting += units;
+        match brought {
+            Some(events) => state.held.push(events),
+            None => state.held.forget(),
+        }
         let is_first = state.due.is_none();
         if is_first {
             state.due = Some(self.clock.now().plus(self.terms.interval));
@@ -83,6 +104,11 @@ impl Observe {
             drop(state);
             self.wake.notify_one();
         }
+    }
+
+    /// Something may have been committed that nobody tells of.
+    pub(super) fn forget(&self) {
+        self.lock().held.forget();
     }
 
     /// There may be something to observe that was not committed here: another catalog, or what a dead process left.
@@ -166,12 +192,15 @@ impl Observe {
     /// Observes everything that is there: of this life, of those that ended, and of the past where somebody wants that.
     async fn pass(&self, types: &mut Types) -> tidegate_store::Result<()> {
         types.refresh(&*self.store).await?;
-        self.is_on.store(types.is_observing(), Ordering::Relaxed);
+        if self.is_on.swap(types.is_observing(), Ordering::Relaxed) != types.is_observing() {
+            self.forget();
+        }
         if types.is_empty() {
             return Ok(());
         }
+        let generation = self.lock().held.generation();
         for mark in self.store.marks().await? {
-            self.follow(mark, types).await?;
+            self.follow(mark, generation, types).await?;
         }
         if self.standing.leads() {
             self.step_back(types).await?;
@@ -179,28 +208,52 @@ impl Observe {
         Ok(())
     }
 
-    /// Observes what lies behind one mark.
-    async fn follow(&self, mut mark: Mark, types: &mut Types) -> tidegate_store::Result<()> {
-        loop {
-            let began = self.clock.now();
-            let slice = self.store.unobserved(mark.of, mark.seq, self.terms.batch, SLICE_BYTES_MAX).await?;
-            if slice.through == mark.seq {
-                return if mark.is_orphan { self.store.end_mark(mark).await } else { Ok(()) };
-            }
-            let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
-            let Slice { through, is_end, .. } = slice;
-            if slice.events.iter().any(|(_, event)| event.version > types.version()) {
-                types.refresh(&*self.store).await?;
-            }
-            let slab = self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await;
-            let advance = Advance::Mark { of: mark.of, after: mark.seq, through, at };
-            if !self.flush(advance, slab, slice.events.len()).await? {
-                return Ok(());
-            }
-            (mark.seq, mark.at) = (through, at);
+    /// Observes what lies behind one mark. While one slice is written the next one is read.
+    async fn follow(&self, mut mark: Mark, generation: u64, types: &mut Types) -> tidegate_store::Result<()> {
+        let mut read = self.read_behind(mark, generation, types).await?;
+        while read.through > mark.seq {
+            let Read { through, at, is_end, count, slab } = read;
+            let flush = self.flush(Advance::Mark { of: mark.of, after: mark.seq, through, at }, slab, count);
             if is_end && !mark.is_orphan {
+                flush.await?;
                 return Ok(());
             }
+            mark = Mark { seq: through, at, ..mark };
+            let (is_counted, next) = tokio::join!(flush, self.read_behind(mark, generation, types));
+            if !is_counted? {
+                return Ok(());
+            }
+            read = next?;
+        }
+        if mark.is_orphan { self.store.end_mark(mark).await } else { Ok(()) }
+    }
+
+    /// Reads a slice of the events behind a mark.
+    async fn read_behind(
+        &self,
+        mark: Mark,
+        generation: u64,
+        types: &mut Types,
+    ) -> tidegate_store::Result<Read> {
+        let began = self.clock.now();
+        let slice = self.slice(mark, generation).await?;
+        let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
+        if slice.events.iter().any(|(_, event)| event.version > types.version()) {
+            types.refresh(&*self.store).await?;
+        }
+        let slab = self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await;
+        let Slice { through, is_end, events, .. } = slice;
+        Ok(Read { through, at, is_end, count: events.len(), slab })
+    }
+
+    /// The events behind a mark, from memory if they are there.
+    async fn slice(&self, mark: Mark, generation: u64) -> tidegate_store::Result<Slice> {
+        let (after, batch) = (mark.seq, self.terms.batch);
+        let is_own = !mark.is_orphan;
+        let held = is_own.then(|| self.lock().held.take(generation, after, batch)).flatten();
+        match held {
+            Some(held) => Ok(held),
+            None => self.store.unobserved(mark.of, after, batch, SLICE_BYTES_MAX).await,
         }
     }
 

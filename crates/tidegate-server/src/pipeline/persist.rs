@@ -307,6 +307,7 @@ impl Persist {
         self.desk.forget();
         let began = self.clock.steady();
         let incarnation = self.store.join(self.clock.now()).await?;
+        self.observe.forget();
         self.standing.renew(began);
         tracing::warn!(incarnation, "another process took over what this one held: a new life begins");
         self.metrics.began_anew();
@@ -331,7 +332,7 @@ impl Persist {
     }
 
     /// The commit is done: hand over the work, then answer.
-    fn settle(&self, mut committed: Committed, batch: Batch) {
+    fn settle(&self, mut committed: Committed, mut batch: Batch) {
         if !self.is_healthy.swap(true, Ordering::Relaxed) {
             tracing::info!("the store works again");
         }
@@ -339,8 +340,9 @@ impl Persist {
             self.tell(&**coordination, &committed, &batch.group);
         }
         self.follow_windows(&committed, &batch.group);
-        self.observe.committed(batch.group.submissions.iter().map(|submission| submission.units.len()).sum());
         self.release(self.desk.take(&mut committed));
+        self.watch.committed(&batch.group, committed.stale);
+        self.observe.committed(&mut batch.group, &committed);
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {
                 tracing::error!(%error, "a submission could not be written");
@@ -356,7 +358,6 @@ impl Persist {
         for (sealer, _) in batch.sealers.into_iter().zip(sealed).filter(|(_, is_sealed)| *is_sealed) {
             let _ = sealer.send(());
         }
-        self.watch.committed(&batch.group, committed.stale);
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
             let _ = stepper.send(committed.stepped.contains(&step.job));
         }
@@ -380,6 +381,7 @@ impl Persist {
         if self.is_healthy.swap(false, Ordering::Relaxed) {
             tracing::error!(%error, "the store failed: nothing is accepted until it works again");
         }
+        self.observe.forget();
         let mut pending = self.lock();
         let mut results = batch.group.results;
         results.append(&mut pending.results);

@@ -138,15 +138,15 @@ async fn observe(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<()> {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()).into());
     }
     let changed = states::apply(conn, &flush.delta.sights).await?;
-    rollups::add(conn, &flush.delta.rises).await?;
-    rollups::add(conn, &changed.into_delta().rises).await?;
+    rollups::add(conn, &flush.delta).await?;
+    rollups::add(conn, &changed.into_delta()).await?;
     postings::add(conn, &flush.delta.postings).await
 }
 
 async fn lock_metrics(conn: &Conn, flush: &Flush) -> Asked<()> {
-    let rises = flush.delta.rises.iter().map(|rise| rise.metric);
+    let gains = flush.delta.gains.iter().map(|gain| gain.metric);
     let sights = flush.delta.sights.iter().flat_map(|sight| [sight.state, sight.transition]);
-    let metrics: Vec<MetricNo> = rises.chain(sights).collect::<BTreeSet<_>>().into_iter().collect();
+    let metrics: Vec<MetricNo> = gains.chain(sights).collect::<BTreeSet<_>>().into_iter().collect();
     let sql = "SELECT 1 FROM metrics WHERE no = ANY($1) ORDER BY no FOR NO KEY UPDATE";
     conn.execute(sql, &[&metrics]).await?;
     Ok(())

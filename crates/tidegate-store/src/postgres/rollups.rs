@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::id::{KeyNo, MetricNo};
-use tidegate_core::observe::{Cell, Grain, Rise, page};
+use tidegate_core::observe::{Cell, Delta, Grain, page};
 
 use super::db::{Asked, Conn};
 use crate::{Buckets, Error, Rollups};
@@ -11,27 +11,30 @@ use crate::{Buckets, Error, Rollups};
 /// The key of whatever has no number of its own.
 const OTHER: KeyNo = 0;
 
-type Numbers<'r> = BTreeMap<(MetricNo, &'r str), KeyNo>;
+/// Numbers of the keys of each gain, by their places.
+type Numbers = Vec<Vec<Option<KeyNo>>>;
 /// Metric, grain, bucket and page.
 type Place = (MetricNo, i64, i64, i64);
 
-/// Adds to the cells that are there. `rises` are sorted by metric, grain, bucket and key.
-pub(super) async fn add(conn: &Conn, rises: &[Rise]) -> Asked<()> {
-    if rises.is_empty() {
+/// Adds to the cells that are there.
+pub(super) async fn add(conn: &Conn, delta: &Delta) -> Asked<()> {
+    if delta.gains.is_empty() {
         return Ok(());
     }
-    let numbers = number(conn, rises).await?;
-    let mut more: BTreeMap<Place, Vec<(KeyNo, &Cell)>> = BTreeMap::new();
-    for rise in rises {
-        let no = numbers.get(&(rise.metric, &*rise.key)).copied().unwrap_or(OTHER);
-        let place = (rise.metric, rise.grain.code(), rise.bucket, i64::from(rise.page(no)));
-        more.entry(place).or_default().push((no, &rise.cell));
+    let numbers = number(conn, delta).await?;
+    let mut more: Vec<(Place, Vec<(KeyNo, Cell)>)> = Vec::new();
+    for (gain, numbers) in delta.gains.iter().zip(&numbers) {
+        let number = |place: u32| numbers[place as usize].unwrap_or(OTHER);
+        let each = |grain: Grain, bucket, page, cells: &[(KeyNo, Cell)]| {
+            more.push(((gain.metric, grain.code(), bucket, i64::from(page)), cells.to_vec()));
+            Ok::<(), Error>(())
+        };
+        gain.each_page(number, each)?;
     }
-    let places: Vec<Place> = more.keys().copied().collect();
+    let places: Vec<Place> = more.iter().map(|(place, _)| *place).collect();
     let there = pages(conn, &places).await?;
     let mut merged = Vec::with_capacity(places.len());
-    for (place, mut cells) in more {
-        cells.sort_by_key(|(no, _)| *no);
+    for (place, cells) in more {
         let page = page::merge(there.get(&place).map(Vec::as_slice), &cells);
         merged.push(page.map_err(|torn| Error::Unavailable(torn.to_string()))?);
     }
@@ -61,44 +64,52 @@ async fn pages(conn: &Conn, places: &[Place]) -> Asked<BTreeMap<Place, Vec<u8>>>
     Ok(rows.iter().map(|row| ((row.get(0), row.get(1), row.get(2), row.get(3)), row.get(4))).collect())
 }
 
-/// The numbers of the keys of rises; new ones get theirs for as long as their metric has any.
-async fn number<'r>(conn: &Conn, rises: &'r [Rise]) -> Asked<Numbers<'r>> {
-    let wanted: BTreeSet<(MetricNo, &str)> = rises.iter().map(|rise| (rise.metric, &*rise.key)).collect();
-    let wanted: Vec<(MetricNo, &str)> = wanted.into_iter().collect();
-    let (metrics, keys): (Vec<MetricNo>, Vec<&[u8]>) =
-        wanted.iter().map(|(metric, key)| (*metric, key.as_bytes())).unzip();
+/// The numbers of the keys that metrics gain; new ones get theirs for as long as their metric has any.
+async fn number(conn: &Conn, delta: &Delta) -> Asked<Numbers> {
+    let mut numbers: Numbers = vec![vec![None; delta.keys.len()]; delta.gains.len()];
+    let mut wanted: Vec<(usize, u32)> = Vec::new();
+    for (which, gain) in delta.gains.iter().enumerate() {
+        let mut places: Vec<u32> = gain.cells.iter().map(|(_, place, _)| *place).collect();
+        places.sort_unstable();
+        places.dedup();
+        wanted.extend(places.into_iter().map(|place| (which, place)));
+    }
+    let (metrics, keys): (Vec<MetricNo>, Vec<&[u8]>) = wanted
+        .iter()
+        .map(|(which, place)| (delta.gains[*which].metric, delta.keys[*place as usize].as_bytes()))
+        .unzip();
     let sql =
         "SELECT i.place, k.no FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS i(metric, key, place)
         JOIN rollup_keys k USING (metric, key)";
     let rows = conn.rows(sql, &[&metrics, &keys]).await?;
-    let mut numbers = Numbers::new();
     for row in &rows {
-        let place = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(0);
-        numbers.insert(wanted[place], u32::try_from(row.get::<_, i64>(1)).unwrap_or(OTHER));
+        let (which, place) = wanted[usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(0)];
+        numbers[which][place as usize] = Some(u32::try_from(row.get::<_, i64>(1)).unwrap_or(OTHER));
     }
-    let new = wanted.into_iter().filter(|key| !numbers.contains_key(key)).collect::<Vec<_>>();
-    number_new(conn, &new, &mut numbers).await?;
+    wanted.retain(|(which, place)| numbers[*which][*place as usize].is_none());
+    number_new(conn, delta, &wanted, &mut numbers).await?;
     Ok(numbers)
 }
 
-async fn number_new<'r>(conn: &Conn, new: &[(MetricNo, &'r str)], numbers: &mut Numbers<'r>) -> Asked<()> {
+async fn number_new(conn: &Conn, delta: &Delta, new: &[(usize, u32)], numbers: &mut Numbers) -> Asked<()> {
     if new.is_empty() {
         return Ok(());
     }
-    let metrics: BTreeSet<MetricNo> = new.iter().map(|(metric, _)| *metric).collect();
+    let metrics: BTreeSet<MetricNo> = new.iter().map(|(which, _)| delta.gains[*which].metric).collect();
     let metrics: Vec<MetricNo> = metrics.into_iter().collect();
     let counts = conn.rows("SELECT no, keys, keys_max FROM metrics WHERE no = ANY($1)", &[&metrics]).await?;
     let mut counts: BTreeMap<MetricNo, (i64, i64)> =
         counts.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
     let (mut of, mut keys, mut given) = (Vec::new(), Vec::new(), Vec::new());
-    for (metric, key) in new {
-        let Some((count, max)) = counts.get_mut(metric) else { continue };
+    for (which, place) in new {
+        let metric = delta.gains[*which].metric;
+        let Some((count, max)) = counts.get_mut(&metric) else { continue };
         if count < max {
             *count += 1;
-            of.push(*metric);
-            keys.push(key.as_bytes());
+            of.push(metric);
+            keys.push(delta.keys[*place as usize].as_bytes());
             given.push(*count);
-            numbers.insert((*metric, key), u32::try_from(*count).unwrap_or(OTHER));
+            numbers[*which][*place as usize] = Some(u32::try_from(*count).unwrap_or(OTHER));
         }
     }
     let insert = "INSERT INTO rollup_keys (metric, key, no)

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::id::MetricNo;
-use tidegate_core::observe::state::{self, ObjectRow};
-use tidegate_core::observe::{Grain, Sight, Slab};
+use tidegate_core::observe::state::{Change, Ledger, ObjectRow};
+use tidegate_core::observe::{Grain, Sight, Slab, history};
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
@@ -22,46 +22,30 @@ struct Rows {
     visited: Vec<Vec<u8>>,
 }
 
-#[derive(Default)]
-struct Changes {
-    states: Vec<MetricNo>,
-    objects: Vec<Vec<u8>>,
-    times: Vec<i64>,
-    events: Vec<i64>,
-    from: Vec<Option<Vec<u8>>>,
-    to: Vec<Vec<u8>>,
-    late: Vec<bool>,
-}
-
-/// Applies sightings object by object; what they change is to be counted.
+/// Applies sightings object by object; what they change is to be counted. `sights` are sorted by state, object and time.
 pub(super) async fn apply(conn: &Conn, sights: &[Sight]) -> Asked<Slab> {
     let mut counted = Slab::new(sights.first().map_or(0, |sight| sight.event.unsigned_abs()));
     if sights.is_empty() {
         return Ok(counted);
     }
-    let mut sorted: Vec<&Sight> = sights.iter().collect();
-    sorted.sort_by_key(|sight| (sight.state, &sight.object, sight.time, sight.event));
-    let mut there = objects(conn, &sorted).await?;
-    let (mut rows, mut changes) = (Rows::default(), Changes::default());
-    for of_object in sorted.chunk_by(|a, b| (a.state, &a.object) == (b.state, &b.object)) {
+    let mut there = objects(conn, sights).await?;
+    let mut rows = Rows::default();
+    let mut ledger =
+        Ledger::new(|metric, key: &str, time, by| counted.shift(metric, Grain::S5, key, time, by));
+    for of_object in sights.chunk_by(|a, b| (a.state, &a.object) == (b.state, &b.object)) {
         let (state, object) = (of_object[0].state, of_object[0].object.as_bytes());
-        let applied = state::apply(there.remove(&(state, object.to_vec())), of_object);
-        for (metric, key, time, count) in &applied.cells {
-            counted.shift(*metric, Grain::S5, key, *time, *count);
-        }
-        for change in &applied.changes {
-            changes.push(state, object, change);
-        }
-        if let Some(row) = &applied.row {
-            rows.push(state, object, row);
-        }
+        let row = there.remove(&(state, object.to_vec()));
+        let mut row = row.unwrap_or_else(|| ledger.begin(&of_object[0]));
+        ledger.apply(&mut row, of_object);
+        rows.push(state, object, &row);
     }
+    let changes = ledger.changes;
     rows.write(conn).await?;
-    changes.write(conn).await?;
+    record(conn, changes).await?;
     Ok(counted)
 }
 
-async fn objects(conn: &Conn, sights: &[&Sight]) -> Asked<BTreeMap<(MetricNo, Vec<u8>), ObjectRow>> {
+async fn objects(conn: &Conn, sights: &[Sight]) -> Asked<BTreeMap<(MetricNo, Vec<u8>), ObjectRow>> {
     let mut names: Vec<(MetricNo, &[u8])> =
         sights.iter().map(|sight| (sight.state, sight.object.as_bytes())).collect();
     names.dedup();
@@ -104,25 +88,17 @@ impl Rows {
     }
 }
 
-impl Changes {
-    fn push(&mut self, state: MetricNo, object: &[u8], change: &state::Change) {
-        self.states.push(state);
-        self.objects.push(object.to_vec());
-        self.times.push(change.time.as_ms());
-        self.events.push(change.event);
-        self.from.push(change.from.as_deref().map(|from| from.as_bytes().to_vec()));
-        self.to.push(change.to.as_bytes().to_vec());
-        self.late.push(change.is_late);
-    }
-
-    async fn write(&self, conn: &Conn) -> Asked<()> {
-        conn.execute(
-            "INSERT INTO object_changes (state, object, time, event, from_state, to_state, late)
-             SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[],
-                $7::boolean[]) ON CONFLICT DO NOTHING",
-            &[&self.states, &self.objects, &self.times, &self.events, &self.from, &self.to, &self.late],
-        )
-        .await?;
-        Ok(())
-    }
+/// Writes the history: one change behind the other, whatever objects they are of.
+async fn record(conn: &Conn, mut changes: Vec<Change>) -> Asked<()> {
+    changes.sort_by_key(|change| (change.state, change.event));
+    let of_state = changes.chunk_by(|a, b| a.state == b.state);
+    let rows: Vec<&[Change]> = of_state.flat_map(|some| some.chunks(history::CHANGES_MAX)).collect();
+    let states: Vec<MetricNo> = rows.iter().map(|some| some[0].state).collect();
+    let until = |some: &&[Change]| some.iter().map(|change| change.time.as_ms()).max().unwrap_or(0);
+    let until: Vec<i64> = rows.iter().map(until).collect();
+    let packed: Vec<Vec<u8>> = rows.iter().map(|some| history::pack(some)).collect();
+    let sql = "INSERT INTO object_changes (state, until, changes)
+        SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])";
+    conn.execute(sql, &[&states, &until, &packed]).await?;
+    Ok(())
 }

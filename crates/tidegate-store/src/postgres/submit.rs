@@ -6,7 +6,7 @@
 //! are then written for those that were free; the other places stay unused.
 
 use tidegate_core::delivery::Job;
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::Route;
 use tokio_postgres::types::ToSql;
 
@@ -275,6 +275,12 @@ impl<'a> Columns<'a> {
             }
         }
         fresh
+    }
+
+    /// The numbers of the events whose ids were free, in order.
+    pub(super) fn numbers(&self, taken: Option<&[i64]>, block: i64) -> Vec<Seq> {
+        let fresh = self.event_places.iter().zip(self.fresh(taken));
+        fresh.filter(|(_, is_fresh)| *is_fresh).map(|(place, _)| block + place).collect()
     }
 
     pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp) -> Asked<u64> {

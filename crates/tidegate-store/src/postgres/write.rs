@@ -220,6 +220,7 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     columns.hand_over(context, done.made, done.block);
     let unlaned = context.out.jobs.iter().filter(|job| job.lane.is_none());
     context.born = unlaned.map(|job| job.delivery).collect();
+    context.out.numbers = columns.numbers(done.taken.as_deref(), done.block);
     // Known ones are compared with what is there; that they are there is on disk already.
     context.out.submissions = admit::answers(context, columns, done.taken.as_deref()).await?;
     Ok(())

@@ -263,6 +263,7 @@ fn accept(
             return Err(rusqlite::Error::InvalidParameterName("an event goes to a subscriber once".into()));
         }
         let seq = context.draw();
+        context.out.numbers.push(seq);
         let routes = &routed.routes[index];
         let member = accept_routes(context, submission.project, (seq, &event.body), routes)?;
         events::insert(context, submission.project, seq, event, &routed.unit.fingerprint, member)?;

@@ -29,6 +29,8 @@ const BUSY_TIMEOUT_MS: u32 = 5_000;
 /// The writer's page cache. What it writes are the ends of tables and indexes, which fit in many times over; more cache
 /// was not faster, only larger.
 const WRITER_CACHE_KIB: u32 = 4 * 1024;
+/// The same where objects are followed: their rows are all over their table, and a flush goes through much of it.
+const OBSERVING_CACHE_KIB: u32 = 16 * 1024;
 /// Pages in the log at which a commit brings them into the database itself, see `checkpoint.rs`.
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// The log is cut back to this after a checkpoint.
@@ -89,6 +91,11 @@ pub(super) fn open_writer(path: &Path, flags: OpenFlags) -> Result<Connection> {
     conn.set_prepared_statement_cache_capacity(64);
     keep_plans(&conn)?;
     Ok(conn)
+}
+
+/// Makes room for what a flush reads and writes; taken when it is needed.
+pub(super) fn widen_cache(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "cache_size", -i64::from(OBSERVING_CACHE_KIB))
 }
 
 /// Plans must not depend on the values bound to them. Else SQLite prepares a cached statement again at each run whose

@@ -30,6 +30,7 @@ mod postings;
 mod quarantine;
 mod read;
 mod recount;
+mod remembered;
 mod replay;
 mod rollups;
 mod run;

@@ -5,7 +5,8 @@ use tidegate_core::id::{ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
-use super::{Writer, events, failed, postings, rollups, stamp, states};
+use super::remembered::Remembered;
+use super::{Writer, db, events, failed, postings, rollups, stamp, states};
 use crate::sabotage::{self, Line};
 use crate::{Advance, Error, Flush, Mark, Result, Slice};
 
@@ -50,13 +51,19 @@ pub(super) fn unobserved(
 }
 
 pub(super) fn observe(writer: &mut Writer, flush: &Flush, now: Timestamp) -> Result<()> {
+    let mut known = std::mem::take(&mut writer.remembered);
+    if !flush.delta.sights.is_empty() {
+        db::widen_cache(&writer.conn).map_err(failed)?;
+    }
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate).map_err(failed)?;
     if !advance(&tx, flush, now).map_err(failed)? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()));
     }
-    write(&tx, flush).map_err(failed)?;
+    write(&tx, &mut known, flush).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
-    tx.commit().map_err(failed)
+    tx.commit().map_err(failed)?;
+    writer.remembered = known;
+    Ok(())
 }
 
 /// Whether the mark was where it should be.
@@ -79,9 +86,9 @@ fn advance(tx: &Transaction<'_>, flush: &Flush, now: Timestamp) -> rusqlite::Res
     Ok(moved > 0)
 }
 
-fn write(tx: &Transaction<'_>, flush: &Flush) -> rusqlite::Result<()> {
-    let changed = states::apply(tx, &flush.delta.sights)?;
-    rollups::add(tx, &flush.delta.rises)?;
-    rollups::add(tx, &changed.into_delta().rises)?;
+fn write(tx: &Transaction<'_>, known: &mut Remembered, flush: &Flush) -> rusqlite::Result<()> {
+    let changed = states::apply(tx, known, &flush.delta.sights)?;
+    rollups::add(tx, known, &flush.delta)?;
+    rollups::add(tx, known, &changed.into_delta())?;
     postings::add(tx, &flush.delta.postings)
 }

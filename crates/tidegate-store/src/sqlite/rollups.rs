@@ -1,30 +1,23 @@
 //! Rollups: packed cells, one row for many keys of a bucket.
 
-use std::collections::BTreeMap;
-
 use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::id::{KeyNo, MetricNo};
-use tidegate_core::observe::{Cell, Grain, Key, Rise, page};
+use tidegate_core::observe::{Cell, Delta, Gain, Grain, Key, page};
 
+use super::remembered::Remembered;
 use crate::{Buckets, Rollups};
 
 /// The key of whatever has no number of its own.
 const OTHER: KeyNo = 0;
 
-/// Adds to the cells that are there. `rises` are sorted by metric, grain, bucket and key.
-pub(super) fn add(tx: &Connection, rises: &[Rise]) -> rusqlite::Result<()> {
-    for of_metric in rises.chunk_by(|a, b| a.metric == b.metric) {
-        let numbers = number(tx, of_metric)?;
-        for bucket in of_metric.chunk_by(|a, b| (a.grain, a.bucket) == (b.grain, b.bucket)) {
-            let first = &bucket[0];
-            let number = |rise: &Rise| numbers.get(&rise.key).copied().unwrap_or(OTHER);
-            let mut cells: Vec<(KeyNo, &Cell)> =
-                bucket.iter().map(|rise| (number(rise), &rise.cell)).collect();
-            cells.sort_by_key(|(no, _)| *no);
-            for page in cells.chunk_by(|a, b| first.page(a.0) == first.page(b.0)) {
-                add_to_page(tx, first, page)?;
-            }
-        }
+/// Adds to the cells that are there.
+pub(super) fn add(tx: &Connection, known: &mut Remembered, delta: &Delta) -> rusqlite::Result<()> {
+    for gain in &delta.gains {
+        let numbers = number(tx, known, &delta.keys, gain)?;
+        let number = |place: u32| numbers[place as usize].unwrap_or(OTHER);
+        gain.each_page(number, |grain, bucket, page, cells| {
+            add_to_page(tx, (gain.metric, grain.code(), bucket, page), cells)
+        })?;
     }
     Ok(())
 }
@@ -34,9 +27,11 @@ pub(super) const PAGE: &str =
 const PUT_PAGE: &str = "INSERT INTO rollups (metric, grain, bucket, page, cells) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (metric, grain, bucket, page) DO UPDATE SET cells = excluded.cells";
 
-fn add_to_page(tx: &Connection, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rusqlite::Result<()> {
-    let no = at.page(cells[0].0);
-    let (metric, grain, bucket) = (at.metric, at.grain.code(), at.bucket);
+fn add_to_page(
+    tx: &Connection,
+    (metric, grain, bucket, no): (MetricNo, i64, i64, u32),
+    cells: &[(KeyNo, Cell)],
+) -> rusqlite::Result<()> {
     let mut read = tx.prepare_cached(PAGE)?;
     let mut rows = read.query(params![metric, grain, bucket, no])?;
     let merged = match rows.next()? {
@@ -51,29 +46,42 @@ fn add_to_page(tx: &Connection, at: &Rise, cells: &[(KeyNo, &Cell)]) -> rusqlite
 
 const KEY: &str = "SELECT no FROM rollup_keys WHERE metric = ?1 AND key = ?2";
 
-/// The numbers of the keys of one metric's rises; new ones get theirs for as long as there are any.
-fn number<'r>(tx: &Connection, rises: &'r [Rise]) -> rusqlite::Result<BTreeMap<&'r Key, KeyNo>> {
-    let metric = rises[0].metric;
-    let mut known = tx.prepare_cached(KEY)?;
-    let mut numbers = BTreeMap::new();
+/// The numbers of the keys that a metric gains, by their places; new ones get theirs for as long as there are any.
+fn number(
+    tx: &Connection,
+    known: &mut Remembered,
+    keys: &[Key],
+    gain: &Gain,
+) -> rusqlite::Result<Vec<Option<KeyNo>>> {
+    let metric = gain.metric;
+    let mut stored = tx.prepare_cached(KEY)?;
+    let mut numbers = vec![None; keys.len()];
     let mut left = None;
-    for rise in rises {
-        if numbers.contains_key(&rise.key) {
+    for (_, place, _) in &gain.cells {
+        let (place, key) = (*place as usize, &keys[*place as usize]);
+        if numbers[place].is_some() {
             continue;
         }
-        let no: Option<KeyNo> = known.query_row(params![metric, rise.key], |row| row.get(0)).optional()?;
+        if let Some(no) = known.keys.get(metric, key) {
+            numbers[place] = Some(*no);
+            continue;
+        }
+        let no: Option<KeyNo> = stored.query_row(params![metric, key], |row| row.get(0)).optional()?;
         let no = match no {
             Some(no) => no,
             None => {
-                let (keys, max) = match left {
+                let (count, max) = match left {
                     Some(left) => left,
                     None => counts(tx, metric)?,
                 };
-                left = Some((keys + u32::from(keys < max), max));
-                new_key(tx, metric, &rise.key, keys, max)?
+                left = Some((count + u32::from(count < max), max));
+                new_key(tx, metric, key, count, max)?
             }
         };
-        numbers.insert(&rise.key, no);
+        numbers[place] = Some(no);
+        if no != OTHER {
+            known.keys.put(metric, Key::clone(key), no);
+        }
     }
     if let Some((keys, _)) = left {
         tx.prepare_cached("UPDATE metrics SET keys = ?2 WHERE no = ?1")?.execute(params![metric, keys])?;

@@ -16,6 +16,7 @@ use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use super::lanes::{self, Backfilling};
+use super::remembered::Remembered;
 use super::{Writer, failed, folds, stamp};
 use crate::sweep::before;
 use crate::{Result, Sweep, Swept};
@@ -33,10 +34,12 @@ pub(super) fn sweep(
 ) -> Result<Swept> {
     let shared = Arc::clone(&writer.book);
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = std::mem::take(&mut writer.remembered);
     let tx = writer.conn.transaction().map_err(failed)?;
     let (out, ended, has_written) = (Swept::default(), Vec::new(), sweep == Sweep::Rest);
-    let backfilling = &writer.backfilling;
-    let mut step = Step { conn: &tx, backfilling, terms, now, limit, out, ended, has_written };
+    let (backfilling, known_rows) = (&writer.backfilling, &mut known);
+    let mut step =
+        Step { conn: &tx, backfilling, known: known_rows, terms, now, limit, out, ended, has_written };
     let dropped = step.run(sweep).map_err(failed)?;
     let Step { out, ended, has_written, .. } = step;
     if out.events + out.deliveries + out.expired > 0 || has_written {
@@ -46,6 +49,7 @@ pub(super) fn sweep(
         tx.commit().map_err(failed)?;
         book.apply(sealed);
     }
+    writer.remembered = known;
     if let Some(run) = dropped {
         writer.dedupe.lock().unwrap_or_else(PoisonError::into_inner).forget(run);
     }
@@ -102,6 +106,8 @@ impl Numbered {
 struct Step<'a> {
     conn: &'a Connection,
     backfilling: &'a Backfilling,
+    /// What counting remembers: it forgets what goes.
+    known: &'a mut Remembered,
     terms: &'a Retention,
     now: Timestamp,
     limit: usize,

@@ -11,6 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
 use super::lanes::{self, Backfilling};
+use super::remembered::Remembered;
 use super::telling::Telling;
 use super::{LAST_NO, db, deliveries, failed, folds, stamp};
 use crate::{Committed, Result};
@@ -30,6 +31,8 @@ pub(super) struct Writer {
     pub(super) windows_max: usize,
     pub(super) incarnation: Incarnation,
     pub(super) version: Version,
+    /// What counting remembers of its rows.
+    pub(super) remembered: Remembered,
     pub(super) next_no: i64,
     /// Subscribers whose backfill is under way, and how far it has come.
     pub(super) backfilling: Backfilling,
@@ -79,6 +82,7 @@ impl Writer {
             windows_max: WINDOWS_PER_PROJECT_MAX,
             incarnation: 0,
             version: 0,
+            remembered: Remembered::default(),
             next_no: 0,
             backfilling: Backfilling::new(),
             telling,
@@ -160,6 +164,7 @@ impl Writer {
             *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
             // Whoever waited for an answer has been told that it failed, and asks again.
             found.submissions.clear();
+            found.numbers.clear();
             found.refilled.clear();
             self.owed.absorb(found);
         }
@@ -168,6 +173,7 @@ impl Writer {
     }
 
     pub(super) fn reopen(&mut self) -> Result<()> {
+        self.remembered = Remembered::default();
         self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         self.read_counters().map_err(failed)
     }

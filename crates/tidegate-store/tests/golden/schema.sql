@@ -180,15 +180,11 @@ CREATE TABLE metrics (
     ended_no INTEGER                         -- the last event that may have counted
 ) STRICT;
 CREATE TABLE object_changes (
-    state      INTEGER NOT NULL,
-    object     TEXT NOT NULL,
-    time       INTEGER NOT NULL,
-    event      INTEGER NOT NULL,
-    from_state TEXT,                         -- NULL: it was seen for the first time
-    to_state   TEXT NOT NULL,
-    late       INTEGER NOT NULL,             -- 1: it came too late to change anything
-    PRIMARY KEY (state, object, time, event)
-) STRICT, WITHOUT ROWID;
+    no      INTEGER PRIMARY KEY,
+    state   INTEGER NOT NULL,
+    until   INTEGER NOT NULL,                -- the time of the latest
+    changes BLOB NOT NULL                    -- packed, in order of events
+) STRICT;
 CREATE TABLE objects (
     state   INTEGER NOT NULL,                -- the metric
     object  TEXT NOT NULL,
@@ -301,6 +297,7 @@ CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
 CREATE INDEX metrics_ended ON metrics (ended_at) WHERE ended_at IS NOT NULL;
 CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name) WHERE ended_at IS NULL;
+CREATE INDEX object_changes_until ON object_changes (state, until);
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);

@@ -159,7 +159,7 @@ pub(crate) struct ObserveArgs {
     /// How long an accepted event waits to be counted at most [default: 5s]
     #[arg(long, env = "TIDEGATE_OBSERVE_INTERVAL", value_name = "TIME", value_parser = span)]
     pub(crate) observe_interval: Option<Span>,
-    /// Events that are counted in one transaction at most [default: 10000]
+    /// Events that are counted in one transaction at most [default: 30000]
     #[arg(long, env = "TIDEGATE_OBSERVE_BATCH", value_name = "N")]
     pub(crate) observe_batch: Option<usize>,
     /// `false` keeps all indexes of attributes as they are

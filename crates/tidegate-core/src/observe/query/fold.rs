@@ -12,10 +12,10 @@ use super::answer::{Answer, Series, absent};
 use super::ask::{Fill, text_of};
 use super::plan::Plan;
 use crate::id::KeyNo;
+use crate::observe::delta::Key;
 use crate::observe::metric::Kind;
 use crate::observe::page::{self, CellRef, Torn};
 use crate::observe::sketch::Sketch;
-use crate::observe::slab::Key;
 use crate::subscriber::Invalid;
 
 /// Keys that nobody asked about.

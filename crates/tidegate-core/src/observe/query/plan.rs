@@ -18,11 +18,11 @@ use crate::id::KeyNo;
 use crate::limits::{
     QUERY_BUCKETS_DEFAULT, QUERY_BUCKETS_READ_MAX, QUERY_POINTS_MAX, QUERY_POINTS_PAGED_MAX, RETENTION_MAX,
 };
+use crate::observe::delta::Key;
 use crate::observe::grain::Grain;
 use crate::observe::kept::Kept;
 use crate::observe::metric::Kind;
 use crate::observe::page::Torn;
-use crate::observe::slab::Key;
 use crate::subscriber::Invalid;
 use crate::time::{Span, Timestamp};
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::tests::{METRIC, NOW, Rollups, planned, rise, time};
 use super::*;
-use crate::observe::{Delta, Slab};
+use crate::observe::Slab;
 use crate::time::{Span, Timestamp};
 
 /// Counts and sums by bucket and series.
@@ -153,7 +153,7 @@ fn rollups_of(kind: Kind, base: Grain, events: &[Seen], flushes: usize) -> Rollu
                 slab.sample(METRIC, base, &event.key(), at, Accuracy::new(0.01).unwrap(), event.value.into());
             }
         }
-        rollups.flush(&slab.into_delta(), 100);
+        rollups.flush(&slab.into_delta().rises(), 100);
     }
     rollups
 }
@@ -225,8 +225,8 @@ proptest! {
         let at = |ago: i64| Timestamp::from_ms(NOW - ago).to_string();
         for (ago, state, n) in &changes {
             let key = format!("[\"s{state}\"]");
-            let rises = Grain::ALL.into_iter().map(|grain| rise(grain, &at(*ago), &key, *n)).collect();
-            rollups.flush(&Delta { rises, ..Delta::default() }, 100);
+            let rises = Grain::ALL.into_iter().map(|grain| rise(grain, &at(*ago), &key, *n)).collect::<Vec<_>>();
+            rollups.flush(&rises, 100);
         }
         let body = json!({ "service": "s", "object": "o", "attribute": "a", "from": at(ago), "to": at(ago - length),
             "every": Span::from_ms(every_s as u64 * 1000), "fill": "none" });

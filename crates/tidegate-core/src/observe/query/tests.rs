@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::id::KeyNo;
-use crate::observe::{Cell, Delta, Kept, Key, Rise, Slab, page};
+use crate::observe::{Cell, Kept, Key, Rise, Slab, page};
 use crate::subscriber::Invalid;
 use crate::time::Timestamp;
 
@@ -29,9 +29,9 @@ impl Rollups {
         Self { kind: Some(kind), ..Self::default() }
     }
 
-    pub(super) fn flush(&mut self, delta: &Delta, keys_max: usize) {
+    pub(super) fn flush(&mut self, rises: &[Rise], keys_max: usize) {
         let kind = self.kind.unwrap();
-        for Rise { grain, bucket, key, cell, .. } in &delta.rises {
+        for Rise { grain, bucket, key, cell, .. } in rises {
             let known = self.keys.iter().find(|(_, known)| known == key).map(|(number, _)| *number);
             let number = known.unwrap_or_else(|| {
                 let number = if self.keys.len() < keys_max { self.keys.len() as KeyNo + 1 } else { 0 };
@@ -197,7 +197,7 @@ fn too_many_series_are_refused_with_an_interval_that_works() {
         slab.count(METRIC, Grain::S5, &format!("[{key},1]"), Timestamp::from_ms(NOW - 60_000), 0);
     }
     let mut rollups = Rollups::of(Kind::Counter);
-    rollups.flush(&slab.into_delta(), 1000);
+    rollups.flush(&slab.into_delta().rises(), 1000);
     let ask = |every: &str| {
         let body = counter(&json!({ "every": every, "group_by": ["data.a"] }));
         rollups.answer(&planned(Kind::Counter, Grain::S5, &body, None).unwrap())
@@ -223,7 +223,7 @@ fn states_stand_until_they_change() {
         ("2026-11-18T09:59:00Z", "[\"PAID\"]", 2),
     ];
     let rises = Grain::ALL.iter().flat_map(|grain| changes.map(|(at, key, n)| rise(*grain, at, key, n)));
-    rollups.flush(&Delta { rises: rises.collect(), ..Delta::default() }, 100);
+    rollups.flush(&rises.collect::<Vec<_>>(), 100);
     let ask = |more: Value| {
         let mut body = json!({ "service": "s", "object": "o", "attribute": "a" });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -246,7 +246,7 @@ fn transitions_are_counted_by_where_they_come_from_and_lead() {
     let keys = ["[\"(none)\",\"NEW\"]", "[\"NEW\",\"PAID\"]"];
     let rises =
         Grain::ALL.iter().flat_map(|grain| keys.map(|key| rise(*grain, "2026-11-18T09:30:00Z", key, 2)));
-    rollups.flush(&Delta { rises: rises.collect(), ..Delta::default() }, 100);
+    rollups.flush(&rises.collect::<Vec<_>>(), 100);
     let body = json!({ "service": "s", "object": "o", "attribute": "a", "every": "1h", "fill": "none",
         "from_states": ["*"], "to_states": ["PAID"] });
     let (answer, _) = rollups.answer(&planned(Kind::Transition, Grain::S5, &body, None).unwrap()).unwrap();
@@ -262,7 +262,7 @@ fn sums_are_written_to_the_last_digit() {
         slab.count(METRIC, Grain::S5, "[1,2]", Timestamp::from_ms(NOW), sum);
     }
     let mut rollups = Rollups::of(Kind::Counter);
-    rollups.flush(&slab.into_delta(), 10);
+    rollups.flush(&slab.into_delta().rises(), 10);
     let plan =
         planned(Kind::Counter, Grain::S5, &counter(&json!({ "every": "2h", "fill": "none" })), None).unwrap();
     let mut fold = plan.fold(&rollups.keys).unwrap();

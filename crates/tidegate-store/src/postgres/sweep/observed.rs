@@ -47,9 +47,8 @@ const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
     WHERE no >= $1 AND kind = $2 AND ended_at IS NULL ORDER BY no LIMIT 1";
 const OBJECTS: &str = "SELECT object, value, time FROM objects
     WHERE state = $1 AND object > $2 ORDER BY object LIMIT $3";
-const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE ctid = ANY(ARRAY(SELECT c.ctid
-    FROM unnest($2::bytea[]) AS o(object) CROSS JOIN LATERAL (SELECT ctid FROM object_changes c
-        WHERE c.state = $1 AND c.object = o.object AND c.time <= $3 ORDER BY time, event LIMIT $4) c LIMIT $4))";
+const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE no = ANY(ARRAY(
+    SELECT no FROM object_changes WHERE state = $1 AND until <= $2 LIMIT $3))";
 
 impl Step<'_> {
     /// Buckets whose time is over, metric after metric and length after length.
@@ -165,13 +164,11 @@ impl Step<'_> {
     async fn forget_objects_of(&mut self, metric: MetricNo, after: &str, over: i64) -> Asked<Option<String>> {
         // Whoever adds to the metric waits, and so does this.
         self.conn.execute("SELECT 1 FROM metrics WHERE no = $1 FOR NO KEY UPDATE", &[&metric]).await?;
-        let rows = self.conn.rows(OBJECTS, &[&metric, &after.as_bytes(), &self.limit()]).await?;
-        let objects: Vec<&[u8]> = rows.iter().map(|row| row.get(0)).collect();
-        let values: Values<'_> = &[&metric, &objects, &over, &self.limit()];
+        let values: Values<'_> = &[&metric, &over, &self.limit()];
         if self.conn.execute(REMOVE_CHANGES, values).await? == self.limit as u64 {
-            // There may be more of the same objects.
             return Ok(Some(after.to_owned()));
         }
+        let rows = self.conn.rows(OBJECTS, &[&metric, &after.as_bytes(), &self.limit()]).await?;
         let (mut gone, mut forgotten) = (Slab::new(metric.unsigned_abs()), Vec::new());
         let mut oldest = i64::MAX;
         for row in &rows {
@@ -185,7 +182,7 @@ impl Step<'_> {
         }
         let forget = "DELETE FROM objects WHERE state = $1 AND object = ANY($2)";
         self.out.objects += self.conn.execute(forget, &[&metric, &forgotten]).await?;
-        rollups::add(self.conn, &gone.into_delta().rises).await?;
+        rollups::add(self.conn, &gone.into_delta()).await?;
         if keeping::number(self.conn, OBJECTS_OLDEST).await?.is_none_or(|known| oldest < known) {
             keeping::set_number(self.conn, OBJECTS_OLDEST, oldest).await?;
         }

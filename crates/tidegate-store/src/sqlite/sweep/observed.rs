@@ -35,8 +35,7 @@ pub(in crate::sqlite) const REMOVE_OF_METRIC: [&str; 4] = [
     "DELETE FROM rollups WHERE metric = ?1 AND (grain, bucket, page) IN
         (SELECT grain, bucket, page FROM rollups WHERE metric = ?1 LIMIT ?2)",
     "DELETE FROM rollup_keys WHERE metric = ?1 AND key IN (SELECT key FROM rollup_keys WHERE metric = ?1 LIMIT ?2)",
-    "DELETE FROM object_changes WHERE state = ?1 AND (object, time, event) IN
-        (SELECT object, time, event FROM object_changes WHERE state = ?1 LIMIT ?2)",
+    "DELETE FROM object_changes WHERE no IN (SELECT no FROM object_changes WHERE state = ?1 LIMIT ?2)",
     "DELETE FROM objects WHERE state = ?1 AND object IN (SELECT object FROM objects WHERE state = ?1 LIMIT ?2)",
 ];
 pub(in crate::sqlite) const NEXT_SEGMENT: &str = "SELECT min(segment) FROM postings WHERE segment > ?1";
@@ -47,10 +46,8 @@ const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
     WHERE no >= ?1 AND kind = ?2 AND ended_at IS NULL ORDER BY no LIMIT 1";
 pub(in crate::sqlite) const OBJECTS: &str = "SELECT object, value, time FROM objects
     WHERE state = ?1 AND object > ?2 ORDER BY object LIMIT ?3";
-pub(in crate::sqlite) const REMOVE_CHANGES: &str =
-    "DELETE FROM object_changes WHERE state = ?1 AND object = ?2 AND (time, event) IN
-        (SELECT time, event FROM object_changes WHERE state = ?1 AND object = ?2 AND time <= ?3
-         ORDER BY time, event LIMIT ?4)";
+pub(in crate::sqlite) const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE no IN
+        (SELECT no FROM object_changes WHERE state = ?1 AND until <= ?2 LIMIT ?3)";
 
 impl Step<'_> {
     /// Buckets whose time is over, metric after metric and length after length.
@@ -110,6 +107,7 @@ impl Step<'_> {
             return Ok(Sweep::Postings(-1));
         };
         self.has_written = true;
+        self.known.forget_metric(metric);
         let mut left = self.limit;
         for (place, sql) in REMOVE_OF_METRIC.into_iter().enumerate() {
             let removed = self.conn.prepare_cached(sql)?.execute(params![metric, left as i64])?;
@@ -199,28 +197,29 @@ impl Step<'_> {
             self.rows(OBJECTS, params![metric, after, self.limit as i64], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
             })?;
-        let (mut left, mut last, mut oldest) = (self.limit, after.to_owned(), i64::MAX);
-        let mut gone = Slab::new(metric.unsigned_abs());
+        let is_full = rows.len() == self.limit;
+        let removed =
+            self.conn.prepare_cached(REMOVE_CHANGES)?.execute(params![metric, over, self.limit as i64])?;
+        self.has_written |= removed > 0;
+        if removed == self.limit {
+            return Ok(Some(after.to_owned()));
+        }
+        let (mut gone, mut oldest) = (Slab::new(metric.unsigned_abs()), i64::MAX);
         for (object, value, time) in &rows {
-            let changes = params![metric, object, over, left as i64];
-            left -= self.conn.prepare_cached(REMOVE_CHANGES)?.execute(changes)?;
-            if left == 0 {
-                break;
-            }
             if *time <= over {
                 let sql = "DELETE FROM objects WHERE state = ?1 AND object = ?2";
                 self.conn.prepare_cached(sql)?.execute(params![metric, object])?;
+                self.known.objects.forget(metric, object);
                 gone.shift(metric, Grain::S5, &state::counted_as(value), self.now, -1);
                 self.out.objects += 1;
             } else {
                 oldest = oldest.min(*time);
             }
-            last.clone_from(object);
         }
-        rollups::add(self.conn, &gone.into_delta().rises)?;
+        rollups::add(self.conn, self.known, &gone.into_delta())?;
         self.note_oldest(oldest)?;
-        self.has_written |= left < self.limit || self.out.objects > 0;
-        Ok((left == 0 || rows.len() == self.limit).then_some(last))
+        self.has_written |= self.out.objects > 0;
+        Ok(rows.into_iter().next_back().filter(|_| is_full).map(|(last, ..)| last))
     }
 
     fn note_oldest(&mut self, oldest: i64) -> rusqlite::Result<()> {

@@ -5,6 +5,7 @@ mod faults;
 mod open;
 mod plans;
 mod quotas;
+mod remembering;
 mod telling;
 
 use std::path::PathBuf;

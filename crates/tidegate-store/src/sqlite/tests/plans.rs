@@ -60,7 +60,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: next segment", sweep::observed::NEXT_SEGMENT.to_owned()),
         ("retention: postings", sweep::observed::REMOVE_POSTINGS.to_owned()),
         ("retention: objects", sweep::observed::OBJECTS.to_owned()),
-        ("retention: changes of an object", sweep::observed::REMOVE_CHANGES.to_owned()),
+        ("retention: changes of objects", sweep::observed::REMOVE_CHANGES.to_owned()),
         ("retention: ended windows", sweep::REMOVE_ENDED.to_owned()),
         ("retention: oldest ended window", sweep::OLDEST_ENDED.to_owned()),
         ("windows", windows::LIST.to_owned()),

@@ -1,0 +1,131 @@
+//! What the writer remembers of rows that counting meets again and again: numbers of keys, and objects.
+//!
+//! There is one writer, so what it has read or written is what the store has, until it writes something else. Whoever
+//! writes takes everything that is remembered, changes it along with the rows, and gives it back after the commit: what
+//! ends in any other way leaves nothing behind that could be wrong.
+//!
+//! Promises: never more than `MAX` rows of a kind. Where that is not enough, those go first that were not met lately.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tidegate_core::id::{KeyNo, MetricNo};
+use tidegate_core::observe::state::ObjectRow;
+
+/// Keys whose numbers are remembered, of about 100 bytes each; those that are counted all the time fit.
+const KEYS_MAX: usize = 100_000;
+/// Objects that are remembered, of about 200 bytes each: most are heard of again soon or never.
+const OBJECTS_MAX: usize = 131_072;
+
+/// What is remembered.
+#[derive(Default)]
+pub(super) struct Remembered {
+    /// Numbers of keys that are in the store.
+    pub(super) keys: Rows<KeyNo, KEYS_MAX>,
+    /// Objects as the store has them, by the metric of their state.
+    pub(super) objects: Rows<ObjectRow, OBJECTS_MAX>,
+}
+
+impl Remembered {
+    /// Forgets everything of a metric.
+    pub(super) fn forget_metric(&mut self, metric: MetricNo) {
+        self.keys.forget_metric(metric);
+        self.objects.forget_metric(metric);
+    }
+}
+
+/// Rows by metric and name.
+pub(super) struct Rows<V, const MAX: usize> {
+    metrics: BTreeMap<MetricNo, HashMap<Arc<str>, Row<V>>>,
+    /// Goes on when half of all rows were met, and forgets the others.
+    age: u32,
+    /// How many were met in this age, at most.
+    met: usize,
+}
+
+struct Row<V> {
+    row: V,
+    /// In which age it was met last: this one or the one before.
+    age: u32,
+}
+
+impl<V, const MAX: usize> Default for Rows<V, MAX> {
+    fn default() -> Self {
+        Self { metrics: BTreeMap::new(), age: 0, met: 0 }
+    }
+}
+
+impl<V, const MAX: usize> Rows<V, MAX> {
+    pub(super) fn get(&mut self, metric: MetricNo, name: &str) -> Option<&mut V> {
+        self.make_room();
+        let found = self.metrics.get_mut(&metric)?.get_mut(name)?;
+        self.met += usize::from(found.age != self.age);
+        found.age = self.age;
+        Some(&mut found.row)
+    }
+
+    pub(super) fn put(&mut self, metric: MetricNo, name: Arc<str>, row: V) {
+        self.make_room();
+        let row = Row { row, age: self.age };
+        self.metrics.entry(metric).or_default().insert(name, row);
+        self.met += 1;
+    }
+
+    fn make_room(&mut self) {
+        if self.met >= MAX / 2 {
+            let age = self.age;
+            self.metrics.values_mut().for_each(|rows| rows.retain(|_, row| row.age == age));
+            (self.age, self.met) = (age.wrapping_add(1), 0);
+        }
+    }
+
+    pub(super) fn forget(&mut self, metric: MetricNo, name: &str) {
+        self.metrics.get_mut(&metric).map(|rows| rows.remove(name));
+    }
+
+    fn forget_metric(&mut self, metric: MetricNo) {
+        self.metrics.remove(&metric);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_met_again_stays_and_the_rest_goes_in_time() {
+        let mut rows: Rows<i64, 8> = Rows::default();
+        for no in 0..100 {
+            rows.put(1, no.to_string().into(), no);
+            assert_eq!(rows.get(1, "0").copied(), Some(0), "after {no}");
+            assert!(rows.metrics[&1].len() <= 8, "{} after {no}", rows.metrics[&1].len());
+        }
+        assert_eq!(rows.get(1, "99").copied(), Some(99));
+        assert_eq!(rows.get(1, "50"), None);
+        assert_eq!(rows.get(2, "0"), None);
+    }
+
+    #[test]
+    fn where_all_are_met_again_there_are_no_more_of_them() {
+        let mut rows: Rows<i64, 8> = Rows::default();
+        for no in 0..1_000 {
+            rows.put(1, no.to_string().into(), no);
+            (0..=no).for_each(|no| assert!(rows.get(1, &no.to_string()).is_none_or(|row| *row == no)));
+            assert!(rows.metrics[&1].len() <= 8);
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone() {
+        let mut rows: Rows<i64, 8> = Rows::default();
+        for no in 0..6 {
+            rows.put(no % 2, no.to_string().into(), no);
+        }
+        rows.forget(0, "0");
+        for (name, expected) in [("0", None), ("2", Some(2)), ("4", Some(4))] {
+            assert_eq!(rows.get(0, name).copied(), expected);
+        }
+        rows.forget_metric(1);
+        assert!(["1", "3", "5"].iter().all(|name| rows.get(1, name).is_none()));
+    }
+}
