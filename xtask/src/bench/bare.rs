@@ -194,6 +194,16 @@ pub(crate) fn deadlocks(url: &str) -> Result<f64> {
     })
 }
 
+/// Lets PostgreSQL finish what a bulk load left it to do, so that figures after it are not about that.
+pub(crate) fn settle(url: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = connect(url).await?;
+        client.batch_execute("VACUUM (ANALYZE)").await?;
+        Ok(client.batch_execute("CHECKPOINT").await?)
+    })
+}
+
 /// A session that ends with its client.
 pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;

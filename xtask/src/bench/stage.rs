@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::generator::{self, Load};
-use super::{process, receiver};
+use super::{bare, process, receiver};
 use crate::clock::{self, Stopwatch};
 use crate::http;
 use crate::server::{ADMIN_KEY, Scratch, Server, Subscriber};
@@ -131,6 +131,9 @@ impl Stage {
         let server = self.empty_server("filled")?;
         let watch = Stopwatch::start();
         self.fill(&server, events)?;
+        if let Some(services) = &self.services {
+            bare::settle(&services.postgres_url())?;
+        }
         println!("filled a database with {events} events in {:.1} s", watch.seconds());
         Ok(server)
     }
