@@ -22,7 +22,7 @@ type Holders = BTreeMap<Key, (i64, Option<Fingerprint>)>;
 
 pub(super) const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
     FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
-    JOIN dedupe d ON d.key_high = i.high AND d.key_low = i.low";
+    CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE key_high = i.high AND key_low = i.low OFFSET 0) d";
 
 async fn holders(conn: &Conn, keys: &[Key]) -> Asked<Holders> {
     if keys.is_empty() {
@@ -114,9 +114,8 @@ pub(super) async fn submissions(context: &mut Context<'_>, folding: &mut Folding
 async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns: &Columns<'_>) -> Asked<()> {
     let (conn, stamp) = (context.conn, context.stamp());
     let block: i64 = conn.only(DRAW, &[]).await?.get(0);
-    let taken = columns.take_ids(conn).await?;
-    columns.insert_events(conn, &stamp).await?;
-    let made = columns.insert_deliveries(conn, &stamp).await?;
+    let taken = columns.insert_events(conn, &stamp, block).await?;
+    let made = columns.insert_deliveries(conn, &stamp, block).await?;
     columns.hand_over(context, Some(made), block);
     let fresh = columns.fresh(Some(&taken));
     columns.fold(conn, folding, block, |index| fresh[index]).await?;
@@ -175,9 +174,8 @@ async fn round<'a>(
     }
     let block: i64 = context.conn.only(DRAW, &[]).await?.get(0);
     let stamp = context.stamp();
-    columns.take_ids(context.conn).await?;
-    columns.insert_events(context.conn, &stamp).await?;
-    let made = columns.insert_deliveries(context.conn, &stamp).await?;
+    columns.insert_events(context.conn, &stamp, block).await?;
+    let made = columns.insert_deliveries(context.conn, &stamp, block).await?;
     columns.hand_over(context, Some(made), block);
     columns.fold(context.conn, folding, block, |_| true).await
 }

@@ -17,6 +17,7 @@ use super::db::{Asked, Conn, Fault, Pool};
 use super::folds::{self, Tally};
 use super::held::{self, Held};
 use super::open::enter_period;
+use super::plans::Planning;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries};
 use crate::{Committed, Error, Group, Result, Room};
@@ -51,6 +52,7 @@ pub(super) struct Writer {
     tally: Tally,
     /// How many more groups are expected to bring ids that are taken.
     repeats: u32,
+    planning: Planning,
     /// What it claimed as it was made.
     held: Held,
     /// What such a group hands over, with the next one, when it turned out to be there.
@@ -95,6 +97,7 @@ impl Writer {
             doubt: None,
             tally: Tally::new(),
             repeats: 0,
+            planning: Planning::default(),
             held: Held::default(),
             owed: Committed::default(),
         }
@@ -173,6 +176,7 @@ impl Writer {
         self.written += 1;
         let mut conn = self.conn.take().expect("it was just made");
         conn.mark(true);
+        self.plan_anew(&conn, group).await.map_err(|fault| Failure::Refused(fault.into()))?;
         self.held.shelve(&conn, self.incarnation).await.map_err(|fault| Failure::Refused(fault.into()))?;
         let life = (self.incarnation, self.written);
         let windows_max = self.shared.windows_max.load(std::sync::atomic::Ordering::Relaxed);
@@ -203,6 +207,16 @@ impl Writer {
         }
     }
 
+    /// Now and then the server looks again at how large the tables are.
+    async fn plan_anew(&mut self, conn: &Conn, group: &Group) -> Asked<()> {
+        let units = group.submissions.iter().flat_map(|submission| &submission.units);
+        let rows = units.map(|unit| 1 + unit.routes.iter().map(Vec::len).sum::<usize>()).sum();
+        if self.planning.is_due(rows) {
+            conn.client().batch_execute("DISCARD PLANS").await?;
+        }
+        Ok(())
+    }
+
     /// A new session for this life. From here on nothing comes of what the old one may still be doing. Says the last
     /// group that is there.
     async fn resume(&mut self) -> Asked<i64> {
@@ -215,6 +229,7 @@ impl Writer {
         let Some(row) = conn.row(sql, &[&self.incarnation]).await? else { return Err(Error::Fenced.into()) };
         self.session = row.get(0);
         self.conn = Some(conn);
+        self.planning = Planning::default();
         Ok(row.get(1))
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
@@ -30,6 +31,13 @@ pub(super) enum Fault {
 
 /// The answer of the database.
 pub(super) type Asked<T> = Result<T, Fault>;
+
+impl Fault {
+    /// Whether somebody wanted to take an id that is known.
+    pub(super) fn is_known_id(&self) -> bool {
+        matches!(self, Self::Database(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
+    }
+}
 
 impl From<tokio_postgres::Error> for Fault {
     fn from(error: tokio_postgres::Error) -> Self {

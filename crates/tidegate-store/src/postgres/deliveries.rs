@@ -29,9 +29,10 @@ pub(super) const WAITING: i16 = 2;
 pub(super) const DELIVERED: i16 = 3;
 pub(super) const EXHAUSTED: i16 = 4;
 
-/// Results of attempts, column by column.
+/// Results of attempts, column by column, in the order of their deliveries' numbers.
 #[derive(Default)]
 pub(super) struct Results {
+    now: i64,
     ids: Vec<i64>,
     tokens: Vec<i32>,
     numbers: Vec<i32>,
@@ -58,42 +59,62 @@ pub(super) struct Record<'a> {
     pub(super) response: Option<Cow<'a, ResponseHead>>,
 }
 
-/// Each result counts if its claim still holds.
-const FINISH: &str =
-    "WITH i AS (SELECT unnest($2::bigint[]) AS id, unnest($3::int[]) AS token, unnest($4::int[]) AS n,
-        unnest($5::smallint[]) AS status, unnest($6::bigint[]) AS due_at, unnest($7::int[]) AS failure,
-        unnest($8::bigint[]) AS ended_at, unnest($9::text[]) AS reason, unnest($10::bigint[]) AS at,
-        unnest($11::int[]) AS code, unnest($12::text[]) AS error, unnest($13::bytea[]) AS record),
-    done AS (UPDATE deliveries d SET status = i.status, due_at = coalesce(i.due_at, d.due_at), attempts = i.n,
-            tries = d.tries + i.failure, lost = 0, incarnation = NULL, holder = NULL, written = NULL,
-            finished_at = i.ended_at, reason = i.reason, record = CASE WHEN i.status = 3 THEN i.record END
-        FROM i WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
-        RETURNING i.id";
-/// Only then is its attempt kept, unless it succeeded: then it is in the delivery's row.
-const KEEP: &str = ", i.n, i.at, i.code, i.error, i.record, i.status),
-    kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
-        SELECT id, n, at, code, error, record FROM done WHERE status <> 3";
-const COUNTED: &str = ") SELECT coalesce(array_agg(id), '{}') FROM done";
+/// Where a delivery's values stand: they are in the order of the deliveries' numbers, and `width_bucket` finds a number by
+/// halves. A join would unfold every array first.
+pub(super) const PLACE: &str = "width_bucket(d.id, $2::bigint[])";
 
-/// Writes results; `failed` says whether attempts are to be kept that did not succeed.
-pub(super) fn finishing(failed: bool) -> String {
-    let guard = ("d.status = 1 AND d.incarnation = $1 AND d.claims = i.token", "$1::bigint > 0");
-    let finish = sabotage::unless(Line::Fencing, FINISH, &[guard]);
-    let twice = ("status <> 3", "status <> 3 ON CONFLICT DO NOTHING");
-    let keep = if failed { sabotage::unless(Line::Fencing, KEEP, &[twice]) } else { Cow::default() };
-    format!("{finish}{keep}{COUNTED}")
+/// Each result counts if its claim still holds.
+fn holds() -> String {
+    match sabotage::is(Line::Fencing) {
+        false => format!("d.status = 1 AND d.incarnation = $1 AND d.claims = ($3::int[])[{PLACE}]"),
+        true => "$1::bigint > 0 AND cardinality($3::int[]) > 0".to_owned(),
+    }
+}
+
+/// Writes results of attempts that all succeeded. A kept attempt would say no more than the delivery's row does.
+pub(super) fn delivered() -> String {
+    format!(
+        "UPDATE deliveries d SET status = 3, attempts = ($4::int[])[{PLACE}], record = ($5::bytea[])[{PLACE}], lost = 0,
+            incarnation = NULL, holder = NULL, written = NULL, finished_at = $6::bigint, reason = NULL
+        WHERE d.id = ANY($2::bigint[]) AND {}",
+        holds()
+    )
+}
+
+/// Writes results of which some did not succeed; those attempts are kept. Says whose claim held.
+pub(super) fn finished_somehow() -> String {
+    let twice = if sabotage::is(Line::Fencing) { "ON CONFLICT DO NOTHING" } else { "" };
+    format!(
+        "WITH done AS (UPDATE deliveries d SET status = ($6::smallint[])[{PLACE}],
+                due_at = coalesce(($7::bigint[])[{PLACE}], d.due_at), attempts = ($4::int[])[{PLACE}],
+                tries = d.tries + ($8::int[])[{PLACE}], lost = 0, incarnation = NULL, holder = NULL, written = NULL,
+                finished_at = ($9::bigint[])[{PLACE}], reason = ($10::text[])[{PLACE}],
+                record = CASE WHEN ($6::smallint[])[{PLACE}] = 3 THEN ($5::bytea[])[{PLACE}] END
+            WHERE d.id = ANY($2::bigint[]) AND {} RETURNING d.id, {PLACE} AS place),
+        kept AS (INSERT INTO attempts (delivery, n, at, status, error, record)
+            SELECT id, ($4::int[])[place], ($11::bigint[])[place], ($12::int[])[place], ($13::text[])[place],
+                ($5::bytea[])[place]
+            FROM done WHERE ($6::smallint[])[place] <> 3 {twice})
+        SELECT coalesce(array_agg(id), '{{}}') FROM done",
+        holds()
+    )
 }
 
 impl Results {
     pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
-        let mut results = Self::default();
-        for one in finished {
-            results.push(one, now.as_ms());
+        let mut ordered: Vec<&Finished> = finished.iter().collect();
+        ordered.sort_by_key(|one| one.claim.delivery);
+        // Of two about the same one the first is heard.
+        ordered.dedup_by_key(|one| one.claim.delivery);
+        let mut results = Self { now: now.as_ms(), ..Self::default() };
+        for one in ordered {
+            results.push(one);
         }
         results
     }
 
-    fn push(&mut self, finished: &Finished, now: i64) {
+    fn push(&mut self, finished: &Finished) {
+        let now = self.now;
         let (status, due_at, failure, ended_at, reason) = match &finished.next {
             Next::Delivered => (DELIVERED, None, 0, Some(now), None),
             Next::RetryAt(at) => (DUE, Some(*at), 1, None, None),
@@ -130,29 +151,14 @@ impl Results {
         self.statuses.iter().any(|status| *status != DELIVERED)
     }
 
-    /// The types of [`FINISH`]'s values.
-    pub(super) const TYPES: [&'static str; 13] = [
-        "bigint",
-        "bigint[]",
-        "int[]",
-        "int[]",
-        "smallint[]",
-        "bigint[]",
-        "int[]",
-        "bigint[]",
-        "text[]",
-        "bigint[]",
-        "int[]",
-        "text[]",
-        "bytea[]",
-    ];
+    /// The values of [`delivered`].
+    pub(super) fn values<'a>(&'a self, incarnation: &'a i64) -> [&'a (dyn ToSql + Sync); 6] {
+        [incarnation, &self.ids, &self.tokens, &self.numbers, &self.records, &self.now]
+    }
 
-    pub(super) fn values<'a>(&'a self, incarnation: &'a i64) -> [&'a (dyn ToSql + Sync); 13] {
+    /// The values of [`finished_somehow`], behind the first five above.
+    pub(super) fn rest(&self) -> [&(dyn ToSql + Sync); 8] {
         [
-            incarnation,
-            &self.ids,
-            &self.tokens,
-            &self.numbers,
             &self.statuses,
             &self.due_at,
             &self.failures,
@@ -161,13 +167,14 @@ impl Results {
             &self.at,
             &self.codes,
             &self.errors,
-            &self.records,
         ]
     }
 
     /// Writes them; says whose claim held.
     pub(super) async fn write(&self, conn: &Conn, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
-        Ok(conn.only(&finishing(self.has_failures()), &self.values(&incarnation)).await?.get(0))
+        let mut values = self.values(&incarnation)[..5].to_vec();
+        values.extend(self.rest());
+        Ok(conn.only(&finished_somehow(), &values).await?.get(0))
     }
 }
 
@@ -186,9 +193,10 @@ pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lan
     touched
 }
 
-const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
+pub(super) const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
     SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
-    JOIN deliveries d ON d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
+    CROSS JOIN LATERAL (SELECT 1 FROM deliveries WHERE id = i.id AND status = 1 AND incarnation = $1
+        AND claims = i.token OFFSET 0) d
     ON CONFLICT DO NOTHING";
 
 /// Keeps the bytes to send again, before the claims end that allow it. They are those of the first attempt.
@@ -289,18 +297,16 @@ pub(super) async fn release(context: &mut Context<'_>) -> Asked<()> {
     if released.is_empty() {
         return Ok(());
     }
-    let ids: Vec<i64> = released.iter().map(|claim| claim.delivery).collect();
-    let tokens: Vec<i32> = released.iter().map(|claim| claim.token.cast_signed()).collect();
-    let rows = context
-        .conn
-        .rows(
-            "UPDATE deliveries d SET status = 0, incarnation = NULL, holder = NULL, written = NULL
-             FROM unnest($2::bigint[], $3::int[]) AS i(id, token)
-             WHERE d.id = i.id AND d.status = 1 AND d.incarnation = $1 AND d.claims = i.token
-             RETURNING d.subscriber, d.lane, d.due_at",
-            &[&context.incarnation, &ids, &tokens],
-        )
-        .await?;
+    let mut claims: Vec<(i64, i32)> =
+        released.iter().map(|claim| (claim.delivery, claim.token.cast_signed())).collect();
+    claims.sort_unstable();
+    let (ids, tokens): (Vec<i64>, Vec<i32>) = claims.into_iter().unzip();
+    let sql = format!(
+        "UPDATE deliveries d SET status = 0, incarnation = NULL, holder = NULL, written = NULL
+         WHERE d.id = ANY($2::bigint[]) AND d.status = 1 AND d.incarnation = $1 AND d.claims = ($3::int[])[{PLACE}]
+         RETURNING d.subscriber, d.lane, d.due_at"
+    );
+    let rows = context.conn.rows(&sql, &[&context.incarnation, &ids, &tokens]).await?;
     let mut touched = Lanes::new();
     for row in rows {
         let subscriber = row.get(0);

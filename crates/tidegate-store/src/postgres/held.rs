@@ -16,12 +16,6 @@ use super::open::BLOCK_BITS;
 /// Blocks that a life's row names at most, but for that of the group under way. The row is written with every group.
 const BLOCKS_MAX: usize = 64;
 
-/// Names the blocks, and that of the group that is being written. `$1` is the life, `$2` are the blocks.
-pub(super) const NAME_BLOCKS: &str =
-    "UPDATE replicas SET held = $2::bigint[] || (currval('numbers') << 20) WHERE incarnation = $1";
-
-pub(super) const NAME_BLOCKS_TYPES: [&str; 2] = ["bigint", "bigint[]"];
-
 /// What a life has claimed. `$1` is the life, `$2` are its blocks.
 pub(super) const CLAIMS: &str = "SELECT id FROM deliveries WHERE holder = $1
     UNION ALL SELECT d.id FROM unnest($2::bigint[]) AS b(block) CROSS JOIN LATERAL (SELECT id FROM deliveries

@@ -116,15 +116,18 @@ async fn step_back(conn: &Conn, mut found: Vec<Next>) -> Asked<Vec<Next>> {
     Ok(found)
 }
 
-const SET_DUE: &str = "UPDATE deliveries d SET status = 0, due_at = i.due_at
-    FROM unnest($1::bigint[], $2::bigint[]) AS i(id, due_at) WHERE d.id = i.id";
-
 async fn set_due(conn: &Conn, due: &[(DeliveryNo, Timestamp)]) -> Asked<()> {
     if due.is_empty() {
         return Ok(());
     }
-    let (ids, times): (Vec<DeliveryNo>, Vec<i64>) = due.iter().map(|(id, at)| (*id, at.as_ms())).unzip();
-    conn.execute(SET_DUE, &[&ids, &times]).await?;
+    let mut ordered = due.to_vec();
+    ordered.sort_unstable();
+    let (ids, times): (Vec<DeliveryNo>, Vec<i64>) = ordered.iter().map(|(id, at)| (*id, at.as_ms())).unzip();
+    let sql = format!(
+        "UPDATE deliveries d SET status = 0, due_at = ($1::bigint[])[{}] WHERE d.id = ANY($2::bigint[])",
+        deliveries::PLACE
+    );
+    conn.execute(&sql, &[&times, &ids]).await?;
     Ok(())
 }
 

@@ -46,7 +46,6 @@ mod write;
 
 #[cfg(feature = "conformance")]
 mod audit;
-#[cfg(test)]
 mod plans;
 
 use std::sync::Arc;

@@ -59,7 +59,8 @@ async fn pages(conn: &Conn, places: &[Place]) -> Asked<BTreeMap<Place, Vec<u8>>>
     let (metrics, grains, buckets, pages) = columns(places);
     let sql = "SELECT r.metric, r.grain, r.bucket, r.page, r.cells
         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS i(metric, grain, bucket, page)
-        JOIN rollups r USING (metric, grain, bucket, page)";
+        CROSS JOIN LATERAL (SELECT * FROM rollups WHERE metric = i.metric AND grain = i.grain
+            AND bucket = i.bucket AND page = i.page OFFSET 0) r";
     let rows = conn.rows(sql, &[&metrics, &grains, &buckets, &pages]).await?;
     Ok(rows.iter().map(|row| ((row.get(0), row.get(1), row.get(2), row.get(3)), row.get(4))).collect())
 }
@@ -80,7 +81,7 @@ async fn number(conn: &Conn, delta: &Delta) -> Asked<Numbers> {
         .unzip();
     let sql =
         "SELECT i.place, k.no FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS i(metric, key, place)
-        JOIN rollup_keys k USING (metric, key)";
+        CROSS JOIN LATERAL (SELECT no FROM rollup_keys WHERE metric = i.metric AND key = i.key OFFSET 0) k";
     let rows = conn.rows(sql, &[&metrics, &keys]).await?;
     for row in &rows {
         let (which, place) = wanted[usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(0)];

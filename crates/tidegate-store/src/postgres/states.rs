@@ -51,7 +51,8 @@ async fn objects(conn: &Conn, sights: &[Sight]) -> Asked<BTreeMap<(MetricNo, Vec
     names.dedup();
     let (states, objects): (Vec<MetricNo>, Vec<&[u8]>) = names.into_iter().unzip();
     let sql = "SELECT o.state, o.object, o.value, o.time, o.event, o.visited
-        FROM unnest($1::bigint[], $2::bytea[]) AS i(state, object) JOIN objects o USING (state, object)";
+        FROM unnest($1::bigint[], $2::bytea[]) AS i(state, object) CROSS JOIN LATERAL
+            (SELECT * FROM objects WHERE state = i.state AND object = i.object OFFSET 0) o";
     let rows = conn.rows(sql, &[&states, &objects]).await?;
     let row = |row: &tokio_postgres::Row| {
         let found = ObjectRow {

@@ -29,49 +29,50 @@ pub(super) struct Entry<'a> {
     pub(super) routed: &'a RoutedUnit,
 }
 
-/// Ids in the order of their keys.
-pub(super) struct SortedIds<'a> {
+/// Events in the order of their keys, which is the order in which their ids are taken.
+pub(super) struct Rows<'a> {
+    places: Vec<i64>,
+    projects: Vec<i64>,
+    times: Vec<i64>,
     high: Vec<i64>,
     low: Vec<i64>,
-    places: Vec<i64>,
+    sources: Vec<&'a [u8]>,
+    ids: Vec<&'a [u8]>,
+    types: Vec<&'a [u8]>,
+    subjects: Vec<Option<&'a [u8]>>,
+    bodies: Vec<&'a [u8]>,
     prints: Vec<&'a [u8]>,
 }
 
-impl SortedIds<'_> {
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 4] {
-        [&self.high, &self.low, &self.places, &self.prints]
+impl Rows<'_> {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 11] {
+        [
+            &self.places,
+            &self.projects,
+            &self.times,
+            &self.high,
+            &self.low,
+            &self.sources,
+            &self.ids,
+            &self.types,
+            &self.subjects,
+            &self.bodies,
+            &self.prints,
+        ]
     }
 }
 
-/// Per delivery: the place, project and key of its event.
-pub(super) struct Routes {
-    events: Vec<i64>,
-    projects: Vec<i64>,
-    high: Vec<i64>,
-    low: Vec<i64>,
+/// Deliveries, each with the place, project and key of its event.
+pub(super) struct Routes<'a> {
+    pub(super) places: &'a [i64],
+    pub(super) events: Vec<i64>,
+    pub(super) projects: Vec<i64>,
+    pub(super) high: Vec<i64>,
+    pub(super) low: Vec<i64>,
+    pub(super) subscribers: &'a [i64],
+    pub(super) lanes: &'a [Option<Lane>],
+    pub(super) wanted: &'a [i16],
 }
-
-/// The types of the values of the statements below.
-pub(super) const TAKE_IDS_TYPES: [&str; 4] = ["bigint[]", "bigint[]", "bigint[]", "bytea[]"];
-pub(super) const INSERT_EVENTS_TYPES: [&str; 15] = [
-    "bigint", "bigint", "bigint", "bigint", "bigint[]", "bigint[]", "bigint[]", "bigint[]", "bigint[]",
-    "bytea[]", "bytea[]", "bytea[]", "bytea[]", "bytea[]", "text",
-];
-pub(super) const INSERT_DELIVERIES_TYPES: [&str; 13] = [
-    "bigint",
-    "bigint",
-    "bigint",
-    "bigint[]",
-    "bigint[]",
-    "bigint[]",
-    "bigint[]",
-    "bigint[]",
-    "bigint[]",
-    "bigint[]",
-    "smallint[]",
-    "text",
-    "boolean",
-];
 
 /// Units to be written, as columns.
 #[derive(Default)]
@@ -107,12 +108,12 @@ pub(super) struct Columns<'a> {
 /// to stand between the event's and the next one's.
 const KEPT_FOR_FOLDS: i64 = 4;
 
-/// Takes ids, in order, that are all new; fails if one is not. Here and below, arrays are unfolded side by side where they
-/// are selected, not in `FROM`, which would keep a copy of each.
+/// Takes ids, in order, that are all new; fails if one is not. `$1` is the group's block. Here and below, arrays are
+/// unfolded side by side where they are selected, not in `FROM`, which would keep a copy of each.
 pub(super) const TAKE_NEW_IDS: &str = "INSERT INTO dedupe (key_high, key_low, event, fingerprint)
-        SELECT i.high, i.low, (SELECT currval('numbers') << 20) + i.place, i.print
-        FROM (SELECT unnest($1::bigint[]) AS high, unnest($2::bigint[]) AS low, unnest($3::bigint[]) AS place,
-            unnest($4::bytea[]) AS print) i";
+        SELECT i.high, i.low, $1::bigint + i.place, i.print
+        FROM (SELECT unnest($2::bigint[]) AS place, unnest($3::bigint[]) AS high, unnest($4::bigint[]) AS low,
+            unnest($5::bytea[]) AS print) i";
 
 /// Takes ids. What is taken already stays as it is. How many it got stays for the statements that follow: when it got
 /// all, they need not look.
@@ -123,38 +124,48 @@ pub(super) fn take_ids() -> String {
     )
 }
 
-/// Writes the events whose ids were free.
-pub(super) const INSERT_EVENTS: &str = "INSERT INTO events (seq, project, incarnation, written, version, accepted_at, time,
+/// Writes events whose ids were all free.
+pub(super) const INSERT_NEW_EVENTS: &str = "INSERT INTO events (seq, project, incarnation, written, version, accepted_at, time,
         key_high, key_low, source, id, type, subject, body)
-    SELECT (SELECT currval('numbers') << 20) + i.place, i.project, $1, $2, $3, $4, i.time, i.high, i.low, i.source, i.id, i.type,
-        i.subject, i.body
-    FROM (SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS project, unnest($7::bigint[]) AS time,
-        unnest($8::bigint[]) AS high, unnest($9::bigint[]) AS low, unnest($10::bytea[]) AS source,
-        unnest($11::bytea[]) AS id, unnest($12::bytea[]) AS type, unnest($13::bytea[]) AS subject,
-        unnest($14::bytea[]) AS body) i
-    WHERE (SELECT current_setting('tidegate.taken') = $15) OR EXISTS (SELECT 1 FROM dedupe d
-        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.place)";
+    SELECT $1::bigint + i.place, i.project, $2::bigint, $3::bigint, $4::bigint, $5::bigint, i.time, i.high, i.low,
+        i.source, i.id, i.type, i.subject, i.body
+    FROM (SELECT unnest($6::bigint[]) AS place, unnest($7::bigint[]) AS project, unnest($8::bigint[]) AS time,
+        unnest($9::bigint[]) AS high, unnest($10::bigint[]) AS low, unnest($11::bytea[]) AS source,
+        unnest($12::bytea[]) AS id, unnest($13::bytea[]) AS type, unnest($14::bytea[]) AS subject,
+        unnest($15::bytea[]) AS body) i";
+
+/// Writes the events whose ids were free.
+pub(super) fn insert_events() -> String {
+    format!(
+        "{INSERT_NEW_EVENTS}
+    WHERE (SELECT current_setting('tidegate.taken') = cardinality($6::bigint[])::text) OR EXISTS (SELECT 1 FROM dedupe d
+        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = $1::bigint + i.place)"
+    )
+}
+
+/// The deliveries of new events, where none has a lane and the life's row names the block, so that they need no holder.
+pub(super) const INSERT_NEW_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, due_at, incarnation,
+        written, created_at, status, claims)
+    SELECT $1::bigint + i.place, i.project, i.subscriber, $1::bigint + i.event, 0, $4::bigint,
+        CASE WHEN i.status = 1 THEN $2::bigint END, CASE WHEN i.status = 1 THEN $3::bigint END, $4::bigint, i.status,
+        CASE WHEN i.status = 1 THEN 1 ELSE 0 END
+    FROM (SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS event, unnest($7::bigint[]) AS project,
+        unnest($8::bigint[]) AS subscriber, unnest($9::smallint[]) AS status) i";
 
 const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, due_at, incarnation,
         holder, written, created_at, status, claims)
-    SELECT (SELECT currval('numbers') << 20) + i.place, i.project, i.subscriber, (SELECT currval('numbers') << 20) + i.event, 0,
-        i.lane, $3, CASE WHEN i.status = 1 THEN $1::bigint END,
-        CASE WHEN i.status = 1 AND (i.lane IS NOT NULL OR NOT $13::boolean) THEN $1::bigint END,
-        CASE WHEN i.status = 1 THEN $2::bigint END, $3, i.status, CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
-const ROUTES: &str = "(SELECT unnest($4::bigint[]) AS place, unnest($5::bigint[]) AS event,
-        unnest($6::bigint[]) AS project, unnest($7::bigint[]) AS high, unnest($8::bigint[]) AS low,
-        unnest($9::bigint[]) AS subscriber, unnest($10::bigint[]) AS lane, unnest($11::smallint[]) AS status) i
-    WHERE (SELECT current_setting('tidegate.taken') = $12) OR EXISTS (SELECT 1 FROM dedupe d
-        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = (SELECT currval('numbers') << 20) + i.event)";
+    SELECT $1::bigint + i.place, i.project, i.subscriber, $1::bigint + i.event, 0,
+        i.lane, $4::bigint, CASE WHEN i.status = 1 THEN $2::bigint END, CASE WHEN i.status = 1 THEN $2::bigint END,
+        CASE WHEN i.status = 1 THEN $3::bigint END, $4::bigint, i.status, CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
+const ROUTES: &str = "(SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS event,
+        unnest($7::bigint[]) AS project, unnest($8::bigint[]) AS high, unnest($9::bigint[]) AS low,
+        unnest($10::bigint[]) AS subscriber, unnest($11::bigint[]) AS lane, unnest($12::smallint[]) AS status) i
+    WHERE (SELECT current_setting('tidegate.taken') = $13::bigint::text) OR EXISTS (SELECT 1 FROM dedupe d
+        WHERE d.key_high = i.high AND d.key_low = i.low AND d.event = $1::bigint + i.event)";
 
 /// The deliveries of those events, where none has a lane.
 pub(super) fn insert_plain() -> String {
-    format!("{} RETURNING id & 1048575 AS place, status", insert_as_wanted())
-}
-
-/// The same without an answer, where all of them come in.
-pub(super) fn insert_as_wanted() -> String {
-    format!("{DELIVERIES} FROM {ROUTES}")
+    format!("{DELIVERIES} FROM {ROUTES} RETURNING id & 1048575 AS place, status")
 }
 
 /// The same with lanes: whoever finds its lane in use, or behind a backfill, waits.
@@ -249,20 +260,78 @@ impl<'a> Columns<'a> {
         Key { high: self.high[index], low: self.low[index] }
     }
 
-    /// Takes the ids; brings the places of those that were free.
-    pub(super) async fn take_ids(&self, conn: &Conn) -> Asked<Vec<i64>> {
-        Ok(conn.only(&take_ids(), &self.sorted_ids().values()).await?.get(0))
+    /// The events in the order in which their ids are taken.
+    pub(super) fn rows(&self) -> Rows<'a> {
+        Rows {
+            places: picked(&self.sorted, &self.event_places),
+            projects: picked(&self.sorted, &self.projects),
+            times: picked(&self.sorted, &self.times),
+            high: picked(&self.sorted, &self.high),
+            low: picked(&self.sorted, &self.low),
+            sources: picked(&self.sorted, &self.sources),
+            ids: picked(&self.sorted, &self.ids),
+            types: picked(&self.sorted, &self.types),
+            subjects: picked(&self.sorted, &self.subjects),
+            bodies: picked(&self.sorted, &self.bodies),
+            prints: picked(&self.sorted, &self.prints),
+        }
     }
 
-    /// The ids, in the order in which they are taken.
-    pub(super) fn sorted_ids(&self) -> SortedIds<'a> {
-        let column = |values: &[i64]| self.sorted.iter().map(|index| values[*index]).collect();
-        SortedIds {
-            high: column(&self.high),
-            low: column(&self.low),
-            places: column(&self.event_places),
-            prints: self.sorted.iter().map(|index| self.prints[*index]).collect(),
+    /// What is to become of them.
+    pub(super) fn routes(&self) -> Routes<'_> {
+        Routes {
+            places: &self.delivery_places,
+            events: picked(&self.delivery_events, &self.event_places),
+            projects: picked(&self.delivery_events, &self.projects),
+            high: picked(&self.delivery_events, &self.high),
+            low: picked(&self.delivery_events, &self.low),
+            subscribers: &self.subscribers,
+            lanes: &self.lanes,
+            wanted: &self.wanted,
         }
+    }
+
+    /// Takes the ids and writes the events whose ids were free; brings their places.
+    pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp, block: i64) -> Asked<Vec<i64>> {
+        let rows = self.rows();
+        let ids: [&(dyn ToSql + Sync); 5] = [&block, &rows.places, &rows.high, &rows.low, &rows.prints];
+        let taken = conn.only(&take_ids(), &ids).await?.get(0);
+        let mut values: Vec<&(dyn ToSql + Sync)> =
+            vec![&block, &stamp.incarnation, &stamp.written, &stamp.version, &stamp.now];
+        values.extend(&rows.values()[..10]);
+        conn.execute(&insert_events(), &values).await?;
+        Ok(taken)
+    }
+
+    /// Writes the deliveries of those; brings the place of each and what became of it.
+    pub(super) async fn insert_deliveries(
+        &self,
+        conn: &Conn,
+        stamp: &Stamp,
+        block: i64,
+    ) -> Asked<Vec<(i64, i16)>> {
+        if !self.has_deliveries() {
+            return Ok(Vec::new());
+        }
+        let (routes, count) = (self.routes(), self.count());
+        let values: [&(dyn ToSql + Sync); 13] = [
+            &block,
+            &stamp.incarnation,
+            &stamp.written,
+            &stamp.now,
+            &routes.places,
+            &routes.events,
+            &routes.projects,
+            &routes.high,
+            &routes.low,
+            &routes.subscribers,
+            &routes.lanes,
+            &routes.wanted,
+            &count,
+        ];
+        let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
+        let rows = conn.rows(&sql, &values).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
     /// Per event, whether its id was free; all were if it is not told which.
@@ -283,83 +352,9 @@ impl<'a> Columns<'a> {
         fresh.filter(|(_, is_fresh)| *is_fresh).map(|(place, _)| block + place).collect()
     }
 
-    pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp) -> Asked<u64> {
-        conn.execute(INSERT_EVENTS, &self.event_values(stamp, &self.count())).await
-    }
-
-    pub(super) fn event_values<'b>(
-        &'b self,
-        stamp: &'b Stamp,
-        count: &'b String,
-    ) -> [&'b (dyn ToSql + Sync); 15] {
-        [
-            &stamp.incarnation,
-            &stamp.written,
-            &stamp.version,
-            &stamp.now,
-            &self.event_places,
-            &self.projects,
-            &self.times,
-            &self.high,
-            &self.low,
-            &self.sources,
-            &self.ids,
-            &self.types,
-            &self.subjects,
-            &self.bodies,
-            count,
-        ]
-    }
-
-    pub(super) async fn insert_deliveries(&self, conn: &Conn, stamp: &Stamp) -> Asked<Vec<(i64, i16)>> {
-        if !self.has_deliveries() {
-            return Ok(Vec::new());
-        }
-        let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
-        let rows =
-            conn.rows(&sql, &self.delivery_values(stamp, &self.routes(), &self.count(), &false)).await?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
-    }
-
-    /// What deliveries say about their events.
-    pub(super) fn routes(&self) -> Routes {
-        let column = |values: &[i64]| self.delivery_events.iter().map(|index| values[*index]).collect();
-        Routes {
-            events: column(&self.event_places),
-            projects: column(&self.projects),
-            high: column(&self.high),
-            low: column(&self.low),
-        }
-    }
-
-    /// `is_named`: the block is, so that claims need no holder.
-    pub(super) fn delivery_values<'b>(
-        &'b self,
-        stamp: &'b Stamp,
-        routes: &'b Routes,
-        count: &'b String,
-        is_named: &'b bool,
-    ) -> [&'b (dyn ToSql + Sync); 13] {
-        [
-            &stamp.incarnation,
-            &stamp.written,
-            &stamp.now,
-            &self.delivery_places,
-            &routes.events,
-            &routes.projects,
-            &routes.high,
-            &routes.low,
-            &self.subscribers,
-            &self.lanes,
-            &self.wanted,
-            count,
-            is_named,
-        ]
-    }
-
-    /// How many events, as the statements compare it.
-    pub(super) fn count(&self) -> String {
-        self.owners.len().to_string()
+    /// How many events.
+    pub(super) fn count(&self) -> i64 {
+        i64::try_from(self.owners.len()).unwrap_or(i64::MAX)
     }
 
     pub(super) fn has_deliveries(&self) -> bool {
@@ -372,7 +367,7 @@ impl<'a> Columns<'a> {
         pairs.filter_map(|(subscriber, lane)| Some((*subscriber, (*lane)?))).collect()
     }
 
-    fn has_lanes(&self) -> bool {
+    pub(super) fn has_lanes(&self) -> bool {
         self.lanes.iter().any(Option::is_some)
     }
 
@@ -444,6 +439,10 @@ impl<'a> Columns<'a> {
             body: entry.routed.unit.events[event - first].body.clone(),
         }
     }
+}
+
+fn picked<T: Copy>(which: &[usize], values: &[T]) -> Vec<T> {
+    which.iter().map(|index| values[*index]).collect()
 }
 
 /// What is the same for all rows of a group.

@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
 use tokio_postgres::types::ToSql;
 
+use super::at_once::{self, Call};
 use super::db::{Asked, Conn};
 use super::deliveries::{self, Results};
 use super::folds::{self, Folding, Reach, Tally};
 use super::lanes::{self, Lanes};
 use super::open::{BLOCK_BITS, CONFIGURATION};
 use super::submit::{Columns, Entry, Stamp};
-use super::{admit, at_once, configuration, events, jobs};
+use super::{admit, configuration, events, jobs};
 use crate::sabotage::{self, Line};
 use crate::{Admission, Claim, Committed, Group, Room};
 
@@ -30,16 +31,17 @@ const ENTER: &str =
         pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
     FROM numbers";
 
-pub(super) fn entering() -> Cow<'static, str> {
+fn entering() -> Cow<'static, str> {
     sabotage::unless(Line::Fencing, ENTER, &[("THEN refuse(", "AND FALSE THEN refuse(")])
 }
 
-pub(super) const ENTER_TYPES: [&str; 7] = ["bigint", "bigint", "bigint", "int", "int", "bigint", "bigint"];
-
 /// Ends a group that was routed by another configuration. After [`ENTER`], so that what it sees stays true until the
 /// group has ended.
-pub(super) const CHECK: &str =
+const CHECK: &str =
     "SELECT CASE WHEN version <> $1 THEN refuse(version::text, 'TG001') END FROM installation";
+
+/// Results that one statement writes: it looks up the values of each among those of all.
+const RESULTS_AT_ONCE: usize = 1_024;
 
 /// Somebody who sends an id again often sends many: after a group that brought some, so many more look before they take.
 const REPEATS_EXPECTED: u32 = 8;
@@ -138,7 +140,8 @@ fn is_plain(group: &Group) -> bool {
     let is_frozen = group.results.iter().any(|finished| finished.body.is_some());
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let is_folded = || units.flat_map(|unit| unit.routes.iter().flatten()).any(|route| route.fold.is_some());
-    !(has_rest || is_laned || is_frozen || is_folded())
+    let are_many = group.results.len() > RESULTS_AT_ONCE;
+    !(has_rest || is_laned || is_frozen || are_many || is_folded())
 }
 
 /// All units in columns, unless one of them needs a look of its own.
@@ -179,7 +182,7 @@ async fn prepare(conn: &Conn) -> Asked<()> {
 }
 
 /// The values of [`ENTER`].
-struct Entering {
+pub(super) struct Entering {
     life: (i64, i64, i64),
     space: i32,
     tag: i64,
@@ -193,7 +196,7 @@ impl Entering {
         Self { life, space: context.space, tag, now: context.group.now.as_ms() }
     }
 
-    fn values(&self) -> [&(dyn ToSql + Sync); 7] {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 7] {
         let (incarnation, session, written) = &self.life;
         [incarnation, session, written, &self.space, &CONFIGURATION, &self.tag, &self.now]
     }
@@ -206,17 +209,28 @@ async fn check_version(context: &Context<'_>) -> Asked<()> {
     Ok(())
 }
 
-/// An ordinary group: one statement, which is a transaction by itself.
+/// An ordinary group: one statement, which is a transaction by itself. It expects all ids to be new, unless some were not
+/// lately, and is called again when it was wrong.
 async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session: i64) -> Asked<()> {
-    let (entering, stamp) = (Entering::of(context, session), context.stamp());
     let results = Results::of(&context.group.results, context.group.now);
-    let (written, lanes) = ((&results, columns), (context.space, &columns.lanes()));
-    let has_repeats = context.repeats > 0;
-    let with = (&stamp, &context.blocks);
-    let done = at_once::write(context.conn, &entering.values(), with, written, lanes, has_repeats).await?;
+    let call = Call {
+        entering: Entering::of(context, session),
+        stamp: context.stamp(),
+        blocks: &context.blocks,
+        results: &results,
+        columns,
+    };
+    let expects_repeats = context.repeats > 0 || columns.has_lanes();
+    let done = match call.run(context.conn, expects_repeats).await {
+        Err(fault) if !expects_repeats && fault.is_known_id() => call.run(context.conn, true).await?,
+        done => done?,
+    };
     let met_some = done.taken.as_ref().is_some_and(|taken| taken.len() < columns.entries().len());
     context.repeats = if met_some { REPEATS_EXPECTED } else { context.repeats.saturating_sub(1) };
-    deliveries::finished(context, &done.finished);
+    match &done.finished {
+        Some(finished) => drop(deliveries::finished(context, finished)),
+        None => context.out.stale += (context.group.results.len() as u64).saturating_sub(done.delivered),
+    }
     columns.hand_over(context, done.made, done.block);
     let unlaned = context.out.jobs.iter().filter(|job| job.lane.is_none());
     context.born = unlaned.map(|job| job.delivery).collect();
@@ -226,8 +240,13 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     Ok(())
 }
 
-async fn finish(conn: &Conn, results: &Results, incarnation: i64) -> Asked<Vec<DeliveryNo>> {
-    if results.is_empty() { Ok(Vec::new()) } else { results.write(conn, incarnation).await }
+async fn finish(context: &Context<'_>) -> Asked<Vec<DeliveryNo>> {
+    let mut counted = Vec::new();
+    for some in context.group.results.chunks(RESULTS_AT_ONCE) {
+        let results = Results::of(some, context.group.now);
+        counted.extend(results.write(context.conn, context.incarnation).await?);
+    }
+    Ok(counted)
 }
 
 /// Any group: one step after the other.
@@ -243,8 +262,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     context.fold_lanes.clone_from(&reach.lanes);
     let mut folding = Folding::new(&book, group.now, context.windows_max, &group.stretch);
     deliveries::freeze(context).await?;
-    let results = Results::of(&group.results, group.now);
-    let counted = finish(conn, &results, context.incarnation).await?;
+    let counted = finish(context).await?;
     lanes::step_aside(context, &counted).await?;
     let touched = deliveries::finished(context, &counted);
     lanes::let_next_go(context, &touched).await?;
