@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::id::Incarnation;
-use tidegate_core::lease::BEAT_TTL;
+use tidegate_core::lease::{BEAT_TTL, LEASE_MARGIN};
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver};
@@ -22,11 +22,15 @@ use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store
 use super::super::history::{Ended, Histories};
 use super::super::life::Life;
 
+/// Whoever has beaten later than this still acts.
+const SILENT_MS_MIN: i64 = (BEAT_TTL.as_millis() - LEASE_MARGIN.as_millis()) as i64;
+
 /// Who shares the store.
 pub(crate) struct Lives {
     pub(crate) store: Arc<SqliteStore>,
     history: Histories,
-    living: Mutex<BTreeMap<Incarnation, Replica>>,
+    /// And when each has beaten last, in true time.
+    living: Mutex<BTreeMap<Incarnation, (Replica, i64)>>,
     /// True time when it was last known.
     t: AtomicI64,
     /// What the store's clock shows at the beginning of true time.
@@ -66,7 +70,7 @@ impl Lives {
         self.latest_ms.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Incarnation, Replica>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Incarnation, (Replica, i64)>> {
         self.living.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,11 +131,12 @@ impl Membership {
         let version = self.lives.store.version().await?;
         let (incarnation, now) = (self.incarnation(), Timestamp::from_ms(self.lives.now_ms()));
         let mut living = self.lives.lock();
-        let own = living.get_mut(&incarnation).ok_or(Error::Fenced)?;
-        (own.at, own.load) = (now, load);
+        let (own, beaten) = living.get_mut(&incarnation).ok_or(Error::Fenced)?;
+        (own.at, own.load, *beaten) = (now, load, self.life.t());
         let is_due =
             |replica: &&Replica| now.since(replica.at) > BEAT_TTL || replica.at.since(now) > BEAT_TTL;
-        let (expired, replicas): (Vec<_>, Vec<_>) = living.values().partition(is_due);
+        let (expired, replicas): (Vec<_>, Vec<_>) =
+            living.values().map(|(replica, _)| replica).partition(is_due);
         Ok(Beat {
             now: Some(now),
             incarnation,
@@ -148,10 +153,15 @@ impl Membership {
         };
         {
             let mut living = self.lives.lock();
-            if !living.get(&expired).is_some_and(is_expired) {
+            let Some((_, beaten)) = living.get(&expired).filter(|(replica, _)| is_expired(replica)) else {
                 return Ok(TakenOver::default());
-            }
+            };
+            let age_ms = self.life.t() - beaten;
             living.remove(&expired);
+            if age_ms < SILENT_MS_MIN {
+                let text = format!("P3 life {expired} is declared dead {age_ms} ms after it has beaten");
+                self.lives.history.lock().violation(text);
+            }
         }
         let found = self.lives.end(expired, true, now).await?;
         let t = self.life.t();
@@ -167,7 +177,7 @@ impl Membership {
         let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
         let (at, name) = (Timestamp::from_ms(self.lives.now_ms()), String::new());
         let replica = Replica { incarnation, name, began_at: now, at, load: Load::default() };
-        self.lives.lock().insert(incarnation, replica);
+        self.lives.lock().insert(incarnation, (replica, self.life.t()));
         self.life.renumber(no);
         let t = self.life.t();
         let mut history = self.lives.history.lock();

@@ -7,6 +7,7 @@ mod plans;
 mod quotas;
 mod remembering;
 mod telling;
+mod upgrade;
 
 use std::path::PathBuf;
 
