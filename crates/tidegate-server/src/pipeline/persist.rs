@@ -44,6 +44,8 @@ use crate::watch::Watch;
 const RESULTS_MAX: usize = 512;
 /// How long a result waits for company.
 const RESULTS_WAIT: Duration = Duration::from_millis(10);
+/// How long somebody waits for a store that does not answer, before they are told to come again.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the loop waits before it tries a failing store again.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 
@@ -84,6 +86,8 @@ struct Pending {
     close_due: Option<Timestamp>,
     is_urgent: bool,
     is_stopping: bool,
+    /// The store has not answered for long: nobody shall wait for it.
+    is_stuck: bool,
 }
 
 struct Waiting {
@@ -149,7 +153,7 @@ impl Persist {
         let (reply, answer) = oneshot::channel();
         {
             let mut pending = self.lock();
-            if pending.is_stopping {
+            if pending.is_stopping || pending.is_stuck {
                 return Err(Unavailable);
             }
             pending.submissions.push(Waiting { submission, version, span, reply });
@@ -284,7 +288,7 @@ impl Persist {
             let group = Arc::new(std::mem::take(&mut batch.group));
             let began = self.clock.elapsed();
             let span = if batch.spans.is_empty() { None } else { self.spans.begin_linked() };
-            let result = self.store.commit(Arc::clone(&group)).await;
+            let result = self.patiently(Arc::clone(&group), batch).await;
             if let Ok(committed) = &result {
                 self.metrics.committed(&group, committed, self.clock.elapsed() - began);
             }
@@ -298,6 +302,30 @@ impl Persist {
                 result => return result,
             }
         }
+    }
+
+    /// Commits. While a store does not answer nobody is left to wait: whoever has something in this group, or comes meanwhile, is
+    /// told to come again. The group goes on; what became of it is known when the store answers.
+    async fn patiently(&self, group: Arc<Group>, batch: &mut Batch) -> Result<Committed, Error> {
+        let mut commit = self.store.commit(group);
+        tokio::select! {
+            biased;
+            result = &mut commit => return result,
+            () = self.clock.pause(COMMIT_PATIENCE) => {}
+        }
+        if self.is_healthy.swap(false, Ordering::Relaxed) {
+            tracing::error!("the store does not answer: nothing is accepted until it does");
+        }
+        batch.submitters.clear();
+        let came = {
+            let mut pending = self.lock();
+            pending.is_stuck = true;
+            std::mem::take(&mut pending.submissions)
+        };
+        drop(came);
+        let result = commit.await;
+        self.lock().is_stuck = false;
+        result
     }
 
     /// Another process has taken over what this one held. Nothing of it is sent any more and nothing in memory is true;

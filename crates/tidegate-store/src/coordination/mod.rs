@@ -15,7 +15,7 @@ mod mailbox;
 mod news;
 mod postgres;
 mod redis;
-mod timer;
+pub(crate) mod timer;
 mod tokens;
 
 use std::time::Duration;

@@ -17,8 +17,11 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "spaces out what is sent to real servers")]
-pub(super) async fn pause(duration: Duration) {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "spaces out what is sent to real servers, and limits the wait for them"
+)]
+pub(crate) async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 

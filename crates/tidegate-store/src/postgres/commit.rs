@@ -21,6 +21,7 @@ use super::open::enter_period;
 use super::plans::Planning;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries};
+use crate::coordination::timer::pause;
 use crate::{Committed, Error, Group, Result, Room};
 
 /// How often a group is tried that others stood in the way of.
@@ -173,7 +174,7 @@ impl Writer {
         group: &Group,
         room: Room,
     ) -> std::result::Result<(Committed, Room), Failure> {
-        if self.conn.as_ref().is_none_or(|conn| conn.client().is_closed()) {
+        if self.conn.as_ref().is_none_or(Conn::is_over) {
             self.conn = None;
             self.resume().await.map_err(|fault| Failure::Refused(fault.into()))?;
         }
@@ -217,7 +218,7 @@ impl Writer {
         let units = group.submissions.iter().flat_map(|submission| &submission.units);
         let rows = units.map(|unit| 1 + unit.routes.iter().map(Vec::len).sum::<usize>()).sum();
         if self.planning.is_due(rows) {
-            conn.client().batch_execute("DISCARD PLANS").await?;
+            conn.tell("DISCARD PLANS").await?;
         }
         Ok(())
     }
@@ -226,9 +227,7 @@ impl Writer {
     /// group that is there.
     async fn resume(&mut self) -> Asked<i64> {
         let conn = Conn::open(&self.shared.target).await?;
-        conn.client()
-            .batch_execute(&format!("SET idle_in_transaction_session_timeout = {STILL_MAX_MS}"))
-            .await?;
+        conn.tell(&format!("SET idle_in_transaction_session_timeout = {STILL_MAX_MS}")).await?;
         let sql =
             "UPDATE replicas SET session = session + 1 WHERE incarnation = $1 RETURNING session, written";
         let Some(row) = conn.row(sql, &[&self.incarnation]).await? else { return Err(Error::Fenced.into()) };
@@ -314,11 +313,6 @@ impl Writer {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a database that restarts is not looked for in a circle")]
-async fn pause(duration: Duration) {
-    tokio::time::sleep(duration).await;
-}
-
 /// The rule that an event goes to a subscriber once is kept here: a duplicate route is the caller's mistake.
 fn check_routes(group: &Group) -> std::result::Result<(), Failure> {
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
@@ -350,11 +344,12 @@ impl From<Failure> for Error {
 fn judge(fault: Fault, conn: &Conn, routed: Version) -> Failure {
     let error = match fault {
         Fault::Store(error) => return Failure::Refused(error),
+        Fault::Silent => return Failure::Unknown(fault.into()),
         Fault::Database(error) => error,
     };
     let text = Error::Unavailable(root_cause(&error));
     let Some(code) = error.code().map(|code| code.code().to_owned()) else { return Failure::Unknown(text) };
-    if conn.client().is_closed() {
+    if conn.is_over() {
         return Failure::Unknown(text);
     }
     match code.as_str() {

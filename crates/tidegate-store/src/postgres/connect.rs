@@ -19,10 +19,13 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notificati
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
+use crate::coordination::timer::pause;
 use crate::{Error, Result};
 
 /// How long to wait for a server that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// And for one that does to be ready to be asked.
+const GREETING_MAX: Duration = Duration::from_secs(10);
 /// A server that is gone without a word is noticed within about this time.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
@@ -121,6 +124,10 @@ impl Target {
 
     /// A new session with the usual settings. Its bytes are moved on the loop that asks for it.
     pub async fn connect(&self) -> Result<Session> {
+        in_time(self.connect_with_settings()).await
+    }
+
+    async fn connect_with_settings(&self) -> Result<Session> {
         let session = self.connect_plain().await?;
         let settings = format!("{SETTINGS} SET search_path = {};", self.schema);
         session.client.batch_execute(&settings).await.map_err(failed)?;
@@ -138,16 +145,28 @@ impl Target {
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
     ) -> Result<Session> {
-        match &self.tls {
-            Some(tls) => {
-                let (client, connection) = self.config.connect(tls.clone()).await.map_err(failed)?;
-                Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
+        let connecting = async {
+            match &self.tls {
+                Some(tls) => {
+                    let (client, connection) = self.config.connect(tls.clone()).await.map_err(failed)?;
+                    Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
+                }
+                None => {
+                    let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
+                    Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
+                }
             }
-            None => {
-                let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
-                Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
-            }
-        }
+        };
+        in_time(connecting).await
+    }
+}
+
+/// A server may take a connection and then say nothing.
+async fn in_time(connecting: impl Future<Output = Result<Session>>) -> Result<Session> {
+    tokio::select! {
+        biased;
+        session = connecting => session,
+        () = pause(GREETING_MAX) => Err(Error::Unavailable("the database does not answer".to_owned())),
     }
 }
 

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::error::SqlState;
@@ -16,13 +17,19 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::connect::{Session, Target, failed};
 use crate::Error;
+use crate::coordination::timer::pause;
 
 /// Sessions beside the one that writes groups: lists, traces, changes and sweeps side by side.
 pub(super) const SESSIONS_MAX: usize = 6;
 
+/// The server ends what it does before this, see the settings of a session. One that says nothing is gone, or the way to it is.
+const ANSWER_MAX: Duration = Duration::from_secs(35);
+
 /// What went wrong, with what the database said about it.
 #[derive(Debug)]
 pub(super) enum Fault {
+    /// It says nothing.
+    Silent,
     /// The database, or the way to it.
     Database(tokio_postgres::Error),
     /// Whatever a caller can act on.
@@ -54,6 +61,7 @@ impl From<Error> for Fault {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
+            Fault::Silent => Error::Unavailable("the database does not answer".to_owned()),
             Fault::Database(error) => failed(error),
             Fault::Store(error) => error,
         }
@@ -72,6 +80,7 @@ pub(super) struct Conn {
     statements: Mutex<BTreeMap<String, Statement>>,
     is_dirty: bool,
     is_prepared: AtomicBool,
+    is_silent: AtomicBool,
 }
 
 impl Conn {
@@ -81,11 +90,34 @@ impl Conn {
             statements: Mutex::default(),
             is_dirty: false,
             is_prepared: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
         })
     }
 
     pub(super) fn client(&self) -> &Client {
         &self.session.client
+    }
+
+    /// Whether nothing can be asked on it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.client().is_closed() || self.is_silent.load(Ordering::Relaxed)
+    }
+
+    /// Waits for an answer for as long as one may come. Nobody asks again on a session that gave none.
+    async fn answered<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Asked<T> {
+        tokio::select! {
+            biased;
+            answer = asked => Ok(answer?),
+            () = pause(ANSWER_MAX) => {
+                self.is_silent.store(true, Ordering::Relaxed);
+                Err(Fault::Silent)
+            }
+        }
+    }
+
+    /// Statements without values or answers.
+    pub(super) async fn tell(&self, sql: &str) -> Asked<()> {
+        self.answered(self.client().batch_execute(sql)).await
     }
 
     /// The statement, prepared once per session.
@@ -94,7 +126,7 @@ impl Conn {
         if let Some(statement) = lock().get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.client().prepare(sql).await?;
+        let statement = self.answered(self.client().prepare(sql)).await?;
         lock().insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }
@@ -110,24 +142,24 @@ impl Conn {
 
     pub(super) async fn rows(&self, sql: &str, values: Values<'_>) -> Asked<Vec<Row>> {
         let statement = self.prepared(sql).await?;
-        Ok(self.client().query(&statement, values).await?)
+        self.answered(self.client().query(&statement, values)).await
     }
 
     pub(super) async fn row(&self, sql: &str, values: Values<'_>) -> Asked<Option<Row>> {
         let statement = self.prepared(sql).await?;
-        Ok(self.client().query_opt(&statement, values).await?)
+        self.answered(self.client().query_opt(&statement, values)).await
     }
 
     /// A row that is always there.
     pub(super) async fn only(&self, sql: &str, values: Values<'_>) -> Asked<Row> {
         let statement = self.prepared(sql).await?;
-        Ok(self.client().query_one(&statement, values).await?)
+        self.answered(self.client().query_one(&statement, values)).await
     }
 
     /// How many rows it changed.
     pub(super) async fn execute(&self, sql: &str, values: Values<'_>) -> Asked<u64> {
         let statement = self.prepared(sql).await?;
-        Ok(self.client().execute(&statement, values).await?)
+        self.answered(self.client().execute(&statement, values)).await
     }
 
     /// Whether there is such a row.
@@ -137,18 +169,18 @@ impl Conn {
 
     pub(super) async fn begin(&mut self) -> Asked<()> {
         self.is_dirty = true;
-        Ok(self.client().batch_execute("BEGIN").await?)
+        self.tell("BEGIN").await
     }
 
     pub(super) async fn commit(&mut self) -> Asked<()> {
-        self.client().batch_execute("COMMIT").await?;
+        self.tell("COMMIT").await?;
         self.is_dirty = false;
         Ok(())
     }
 
     /// Ends a transaction that shall change nothing.
     pub(super) async fn roll_back(&mut self) -> Asked<()> {
-        self.client().batch_execute("ROLLBACK").await?;
+        self.tell("ROLLBACK").await?;
         self.is_dirty = false;
         Ok(())
     }
@@ -188,7 +220,7 @@ impl std::ops::DerefMut for Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let conn = self.conn.take().filter(|conn| !conn.is_dirty && !conn.client().is_closed());
+        let conn = self.conn.take().filter(|conn| !conn.is_dirty && !conn.is_over());
         if let Some(conn) = conn {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
         }
@@ -203,7 +235,7 @@ impl Pool {
     pub(super) async fn lend(self: &Arc<Self>) -> Asked<Loan> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| closed())?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let conn = match idle.filter(|conn| !conn.client().is_closed()) {
+        let conn = match idle.filter(|conn| !conn.is_over()) {
             Some(conn) => conn,
             None => Conn::open(&self.target).await?,
         };

@@ -425,7 +425,7 @@ impl Store for PostgresStore {
         // On a session of its own: a beat must not wait for somebody's list. It is given up with a beat that fails or is
         // given up.
         let mut place = self.pulse.lock().await;
-        let conn = match place.take().filter(|conn| !conn.client().is_closed()) {
+        let conn = match place.take().filter(|conn| !conn.is_over()) {
             Some(conn) => conn,
             None => Conn::open(&self.shared.target).await?,
         };

@@ -16,6 +16,7 @@ mod cluster;
 
 mod doctor;
 mod folds;
+mod hung;
 mod keys;
 mod lives;
 mod together;
