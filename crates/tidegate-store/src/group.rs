@@ -256,6 +256,9 @@ pub struct BackfillStep {
     pub through: Seq,
     /// The last event of the backfill.
     pub until: Seq,
+    /// The configuration that brought the subscriber. Events of this one or a later one came while the backfill ran: those
+    /// that were folded into lanes were left to it, the others went their way.
+    pub since: Version,
     /// The events that matched.
     pub matched: Vec<(Seq, Route)>,
 }

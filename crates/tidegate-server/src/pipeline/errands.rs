@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tidegate_core::id::{JobNo, SubscriberNo};
-use tidegate_core::route::{Judgement, Pattern, Route, View};
+use tidegate_core::id::{JobNo, Seq, SubscriberNo};
+use tidegate_core::route::{Judgement, Pattern, Route, Subscriber, View};
 use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{BackfillStep, EventRow, JobRow, JobStatus, JobStep, NewJob, Scan, Scope, Store, What};
 
@@ -155,10 +155,49 @@ impl Errands {
         };
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(subscriber) else { return Ok(none) };
-        fill(&mut step, endpoint, events);
-        let is_more = step.through < step.until;
+        // Live events may be left to it at any time: only the store knows when it is over.
+        let more = Stepped { is_more: true, ..none };
+        if step.through == step.after && step.after < step.until {
+            // Something with a lower number is being written elsewhere.
+            self.clock.pause(CALM_WAIT.0).await;
+            return Ok(more);
+        }
+        self.fill(&mut step, (&roster, endpoint), events).await?;
         self.persist.backfill(step).await.map_err(|_| unwritten())?;
-        Ok(Stepped { is_more, ..none })
+        Ok(more)
+    }
+
+    /// Past events go by the rules of today. Those that came while the backfill ran go by the rules they were accepted by, and
+    /// only if they were left to it.
+    async fn fill(
+        &self,
+        step: &mut BackfillStep,
+        (roster, endpoint): (&Roster, &Endpoint),
+        events: Vec<EventRow>,
+    ) -> tidegate_store::Result<()> {
+        for row in events {
+            let (seq, version) = (row.seq, row.version);
+            let is_past = version < step.since;
+            let earlier = if is_past || (endpoint.version..=roster.version).contains(&version) {
+                None
+            } else {
+                self.rule_then(step, seq).await?
+            };
+            let route = judge(earlier.as_ref().unwrap_or(&endpoint.rule), row);
+            let is_due = |route: &Route| is_past || (route.lane.is_some() && route.fold.is_some());
+            step.matched.extend(route.filter(is_due).map(|route| (seq, route)));
+        }
+        Ok(())
+    }
+
+    /// What a subscriber wanted when an event was accepted.
+    async fn rule_then(&self, step: &BackfillStep, event: Seq) -> tidegate_store::Result<Option<Subscriber>> {
+        let rules = self.store.trace(step.project, event).await?.rules;
+        let rule = rules.into_iter().find(|rule| rule.subscriber == step.subscriber);
+        Ok(rule.and_then(|rule| {
+            let definition = serde_json::from_str(&rule.definition?).ok()?;
+            Subscriber::compile(rule.subscriber, step.project, rule.subscriber_id, definition).ok()
+        }))
     }
 
     async fn step_job(&self, no: JobNo) -> tidegate_store::Result<Stepped> {
@@ -256,7 +295,7 @@ fn choose(roster: &Roster, scope: &Scope, scan: Scan) -> Chosen {
             None => chosen.failure = Some("its subscriber was deleted".to_owned()),
             Some(endpoint) => {
                 let typed = scan.events.into_iter().filter(|row| is_of(types, &row.type_name));
-                let routed = typed.filter_map(|row| Some((row.seq, judge(endpoint, row)?)));
+                let routed = typed.filter_map(|row| Some((row.seq, judge(&endpoint.rule, row)?)));
                 chosen.replays = routed.collect();
             }
         },
@@ -268,14 +307,9 @@ fn is_of(types: &[Pattern], name: &str) -> bool {
     types.is_empty() || types.iter().any(|pattern| pattern.matches(name))
 }
 
-fn fill(step: &mut BackfillStep, endpoint: &Endpoint, events: Vec<EventRow>) {
-    let routed = events.into_iter().filter_map(|row| Some((row.seq, judge(endpoint, row)?)));
-    step.matched.extend(routed);
-}
-
-/// Where a past event goes by the rules of today, if this subscriber wants it.
-fn judge(endpoint: &Endpoint, row: EventRow) -> Option<Route> {
-    match endpoint.rule.judge(&View::new(&row.into_event())) {
+/// Where a past event goes by these rules, if this subscriber wants it.
+fn judge(rule: &Subscriber, row: EventRow) -> Option<Route> {
+    match rule.judge(&View::new(&row.into_event())) {
         Judgement::Matched(route) => Some(route),
         _ => None,
     }

@@ -22,8 +22,8 @@ use tidegate_store::{DeliveryFilter, DeliveryRow};
 use super::acts::Site;
 use super::consent::Asked;
 use super::dice::Dice;
-use super::history::{EventKey, History};
-use super::plan::{Act, END_T, Plan};
+use super::history::{EventKey, Fact, History};
+use super::plan::{Act, END_T, KEYS, Plan};
 use super::receivers::{Mood, Receivers, failure};
 use super::spec::{Content, Lanes, Spec};
 
@@ -95,8 +95,26 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
             plan.acts.push((t + dice.between(500, 9_000), pause(true)));
         }
         let (project, active, patience_ms) = ("default", true, None);
-        plan.acts
-            .push((dice.between(1, 40), Act::Create { project, spec, from_ms: None, active, patience_ms }));
+        let mut past = Dice::new(seed, &format!("past/{index}"));
+        let mut t = dice.between(1, 40);
+        // Some come late and want what was there before them.
+        let from_ms = past.percent(35).then(|| past.pick(&[i64::MAX, 10_000]));
+        if from_ms.is_some() {
+            t = past.between(3_000, END_T - 8_000);
+            rush(plan, t, &mut past);
+        }
+        plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
+    }
+}
+
+/// What comes while somebody catches up would overtake the past if it could.
+fn rush(plan: &mut Plan, t: i64, dice: &mut Dice) {
+    for n in 0..12 {
+        let data = json!({"n": 10_000 + n, "key": dice.pick(&KEYS)});
+        let id = format!("rush-{t}-{n}");
+        let body = json!({"id": id, "source": "shop", "type": "order.paid", "data": data}).to_string();
+        let post = Act::Post { project: "default", body, patience_ms: None };
+        plan.acts.push((t + dice.between(0, 120), post));
     }
 }
 
@@ -253,7 +271,9 @@ fn check_timing(history: &mut History, subscriber: SubscriberNo, body: &Value, d
                 let key = (project, event["source"].as_str()?.to_owned(), event["id"].as_str()?.to_owned());
                 history.index.get(&key).map(|index| history.accepted[*index].now)
             });
-            joined.any(|now| now + history.apart_ms < closed && now + ms > closed)
+            // A jump reaches processes that share a store one after the other.
+            let is_moved = history.apart_ms > 0 && !history.jumps.is_empty();
+            !is_moved && joined.any(|now| now < closed && now + ms > closed + history.apart_ms)
         }
         ("max_wait", Mode::Quiet(_, most)) => closed - opened < most,
         _ => false,
@@ -277,9 +297,10 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
     let folding = history.subs.iter().filter(|(_, truth)| is_fold(&truth.id));
     for (no, truth) in folding {
         let Some((created, spec)) = truth.specs.first() else { continue };
-        for fact in
-            history.accepted.iter().filter(|fact| fact.key.0 == truth.project && fact.version >= *created)
-        {
+        let is_past = |fact: &Fact| truth.backfill.is_some_and(|from| fact.now >= from);
+        let is_owed =
+            |fact: &&Fact| fact.key.0 == truth.project && (fact.version >= *created || is_past(fact));
+        for fact in history.accepted.iter().filter(is_owed) {
             if spec.wants(&fact.content).is_some() {
                 everyone_is_in_one(&history, &rows, *no, &fact.key, found);
             }

@@ -31,13 +31,14 @@ const RULES: [(&str, &str); 21] = [
          WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
          GROUP BY d.subscriber, d.lane, s.backfill_after
          HAVING min(d.status) = 2
-            AND (s.backfill_after IS NULL OR min(greatest(d.event, abs(d.replay))) <= s.backfill_after)",
+            AND (s.backfill_after IS NULL OR min(greatest(d.event, abs(d.replay))) <= s.backfill_after
+                OR bool_and(d.fold IS NOT NULL AND d.replay <= 0))",
     ),
     (
         "behind a backfill nothing younger is due or claimed in a lane",
         "SELECT d.id::text FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
-             AND greatest(d.event, abs(d.replay)) > s.backfill_after",
+             AND greatest(d.event, abs(d.replay)) > s.backfill_after AND (d.fold IS NULL OR d.replay > 0)",
     ),
     (
         "what is quarantined can be released",

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault, Pool};
+use super::folds::behind::Behind;
 use super::folds::{self, Tally};
 use super::held::{self, Held};
 use super::open::enter_period;
@@ -51,6 +52,8 @@ pub(super) struct Writer {
     tally: Tally,
     /// How many more groups are expected to bring ids that are taken.
     repeats: u32,
+    /// Whose backfill may be under way.
+    behind: Behind,
     /// What it claimed as it was made.
     held: Held,
     /// What such a group hands over, with the next one, when it turned out to be there.
@@ -95,6 +98,7 @@ impl Writer {
             doubt: None,
             tally: Tally::new(),
             repeats: 0,
+            behind: Behind::default(),
             held: Held::default(),
             owed: Committed::default(),
         }
@@ -179,10 +183,11 @@ impl Writer {
         let windows = (std::mem::take(&mut self.tally), windows_max);
         let mut context = Context::new(&conn, group, self.shared.space, life, room, windows);
         context.repeats = self.repeats;
+        context.behind = std::mem::take(&mut self.behind);
         context.blocks = self.held.blocks();
         let written = write(&mut context, self.session).await;
-        let Context { mut out, spilled, room, tally, repeats, born, .. } = context;
-        self.repeats = repeats;
+        let Context { mut out, spilled, room, tally, repeats, behind, born, .. } = context;
+        (self.repeats, self.behind) = (repeats, behind);
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {

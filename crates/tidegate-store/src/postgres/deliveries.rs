@@ -390,17 +390,16 @@ pub(super) async fn backfill(
     folding: &mut Folding<'_>,
     step: &BackfillStep,
 ) -> Asked<()> {
-    let done = step.through >= step.until;
+    // Live events may have been left to it since the step was prepared.
     let moved = context
         .conn
-        .execute(
-            "UPDATE subscribers SET backfill_after = $3 WHERE no = $1 AND backfill_after = $2 AND deleted_at IS NULL",
-            &[&step.subscriber, &step.after, &(!done).then_some(step.through)],
+        .row(
+            "UPDATE subscribers SET backfill_after = CASE WHEN backfill_until <= $3 THEN NULL ELSE $3 END
+             WHERE no = $1 AND backfill_after = $2 AND deleted_at IS NULL RETURNING backfill_after IS NULL",
+            &[&step.subscriber, &step.after, &step.through],
         )
         .await?;
-    if moved == 0 {
-        return Ok(());
-    }
+    let Some(done) = moved.map(|row| row.get::<_, bool>(0)) else { return Ok(()) };
     let (folded, alone) = folds::parted(&step.matched);
     folding.append_past(context.conn, context.space, step.project, &folded, false).await?;
     let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) =

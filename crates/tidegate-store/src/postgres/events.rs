@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use ring::digest;
 use tidegate_core::event::Event;
-use tidegate_core::id::{ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -229,22 +229,28 @@ pub(super) async fn after(
 /// step that brings few events, or none, may not be the last.
 pub(super) async fn backfill(
     conn: &Conn,
+    space: i32,
     subscriber: SubscriberNo,
     limit: usize,
 ) -> Asked<Option<(BackfillStep, Vec<EventRow>)>> {
     let marks = conn
         .row(
-            "SELECT project, backfill_after, backfill_until, backfill_from FROM subscribers
+            "SELECT project, backfill_after, backfill_until, created_version, backfill_from FROM subscribers
              WHERE no = $1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
             &[&subscriber],
         )
         .await?;
     let Some(row) = marks else { return Ok(None) };
-    let (project, after, until, from): (ProjectNo, Seq, Seq, i64) =
-        (row.get(0), row.get(1), row.get(2), row.get(3));
-    let (through, mut events) = scan(conn, project, after, until, limit).await?;
-    events.retain(|event| event.accepted_at.as_ms() >= from);
-    Ok(Some((BackfillStep { subscriber, project, after, through, until, matched: Vec::new() }, events)))
+    let (project, after, until): (ProjectNo, Seq, Seq) = (row.get(0), row.get(1), row.get(2));
+    let (since, from): (Version, i64) = (row.get(3), row.get(4));
+    // Among live events that were left to it, one with a lower number may still come.
+    let settled = horizon(conn, space).await?.clamp(after, until.max(after));
+    let (through, mut events) = scan(conn, project, after, settled, limit).await?;
+    events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
+    Ok(Some((
+        BackfillStep { subscriber, project, after, through, until, since, matched: Vec::new() },
+        events,
+    )))
 }
 
 /// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows.

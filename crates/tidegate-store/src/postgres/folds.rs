@@ -8,6 +8,7 @@
 //! lane's), then the rows of the slots it waits for, then the rows of others that it closes, of which it takes those that
 //! nobody holds. Ids come after that.
 
+pub(super) mod behind;
 mod past;
 mod rows;
 mod tally;
@@ -249,6 +250,8 @@ pub(super) struct Folding<'a> {
     closings: Vec<Closing>,
     /// Per event that joined: the number that was drawn for it, if it was accepted before.
     past: Vec<Option<i64>>,
+    /// Whose backfills bring live events of lanes too, in their turn; and up to which.
+    pub(super) deferring: behind::Deferring,
 }
 
 impl<'a> Folding<'a> {
@@ -258,11 +261,16 @@ impl<'a> Folding<'a> {
         limit: usize,
         stretch: &'a BTreeMap<SubscriberNo, u32>,
     ) -> Self {
-        Self { draft: Draft::new(book, now, limit, stretch), closings: Vec::new(), past: Vec::new() }
+        let draft = Draft::new(book, now, limit, stretch);
+        Self { draft, closings: Vec::new(), past: Vec::new(), deferring: behind::Deferring::new() }
     }
 
     /// An event that comes now goes into its window.
     pub(super) fn append(&mut self, arrival: &Arrival<'_>, numbers: &mut Numbers) {
+        if let Some(until) = self.deferring.get_mut(&arrival.subscriber).filter(|_| arrival.lane.is_some()) {
+            *until = (*until).max(Some(arrival.event));
+            return;
+        }
         let closings = self.draft.arrive(arrival, &mut || numbers.draw());
         self.closings.extend(closings);
         self.past.resize(self.draft.joined(), None);
@@ -327,9 +335,10 @@ impl<'a> Folding<'a> {
 
     /// Writes what was decided, and makes the deliveries.
     pub(super) async fn settle(self, context: &mut Context<'_>, lanes: &Lanes) -> Asked<()> {
-        let Self { draft, closings, past } = self;
+        let Self { draft, closings, past, deferring } = self;
         let decided = draft.decided();
         let (conn, group) = (context.conn, context.group);
+        behind::defer(conn, &deferring).await?;
         write(conn, &decided, &past).await?;
         deliver(context, &closings).await?;
         let lanes = lanes.iter().copied().chain(lanes_of(&closings)).collect();
@@ -349,7 +358,7 @@ impl<'a> Folding<'a> {
 
     /// The same outside a group.
     pub(super) async fn settle_alone(self, conn: &Conn, now: Timestamp) -> Asked<Vec<ClosedWindow>> {
-        let Self { draft, closings, past } = self;
+        let Self { draft, closings, past, .. } = self;
         let decided = draft.decided();
         write(conn, &decided, &past).await?;
         let statuses = closings.iter().map(|closing| if closing.lane.is_some() { WAITING } else { DUE });

@@ -5,7 +5,8 @@
 //! lock: a server has room for a limited number of them, and a group may touch thousands of lanes.
 //!
 //! A delivery's place in its lane is its event's number, a replay's or a fold's is its own: both come from one sequence and are drawn
-//! with the lane's lock in hand, so an order of numbers is an order of acceptance.
+//! with the lane's lock in hand, so an order of numbers is an order of acceptance. Behind a backfill new deliveries wait as a
+//! whole, but for folds, whose live events it brings too, each in its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,10 +57,12 @@ pub(super) async fn lock_all(conn: &Conn, space: i32) -> Asked<()> {
 }
 
 /// Whose turn it is in each lane: the oldest that waits, and the one that goes.
-pub(super) const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.due_at, g.id, g.place, g.status, s.backfill_after
+pub(super) const TURNS: &str = "SELECT l.subscriber, l.lane, w.id, w.place, w.due_at, g.id, g.place, g.status,
+        CASE WHEN w.is_fold THEN NULL ELSE s.backfill_after END
     FROM unnest($1::bigint[], $2::bigint[]) AS l(subscriber, lane)
     JOIN subscribers s ON s.no = l.subscriber
-    CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.due_at FROM deliveries d
+    CROSS JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.due_at,
+            d.fold IS NOT NULL AND d.replay <= 0 AS is_fold FROM deliveries d
         WHERE d.subscriber = l.subscriber AND d.lane = l.lane AND d.lane IS NOT NULL AND d.shelf < 3 AND d.shelf = 2
         ORDER BY greatest(d.event, abs(d.replay)), d.id LIMIT 1) w
     LEFT JOIN LATERAL (SELECT d.id, greatest(d.event, abs(d.replay)) AS place, d.status FROM deliveries d

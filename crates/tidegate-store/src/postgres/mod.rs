@@ -196,7 +196,7 @@ impl Store for PostgresStore {
         subscriber: SubscriberNo,
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>> {
-        Ok(events::backfill(&*self.pool.lend().await?, subscriber, limit).await?)
+        Ok(events::backfill(&*self.pool.lend().await?, self.shared.space, subscriber, limit).await?)
     }
 
     async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>> {

@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::deliveries::{self, Results};
+use super::folds::behind::Behind;
 use super::folds::{self, Folding, Reach, Tally};
 use super::lanes::{self, Lanes};
 use super::open::{BLOCK_BITS, CONFIGURATION};
@@ -61,6 +62,8 @@ pub(super) struct Context<'a> {
     pub(super) fold_lanes: Lanes,
     /// How many more groups are expected to bring ids that are taken.
     pub(super) repeats: u32,
+    /// Whose backfill may be under way.
+    pub(super) behind: Behind,
     /// Blocks with deliveries that this life claimed as it made them.
     pub(super) blocks: Vec<i64>,
     /// More of those, which this group has made.
@@ -91,6 +94,7 @@ impl<'a> Context<'a> {
             windows_max,
             fold_lanes: Lanes::new(),
             repeats: 0,
+            behind: Behind::default(),
             blocks: Vec::new(),
             born: BTreeSet::new(),
             lanes_met: Lanes::new(),
@@ -240,6 +244,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     lock_lanes(context, &reach).await?;
     let mut book = reach.load(conn).await?;
     reach.count_elsewhere(&mut book, &context.tally);
+    let maybe_behind = folds::behind::foresee(context).await?;
     context.fold_lanes.clone_from(&reach.lanes);
     let mut folding = Folding::new(&book, group.now, context.windows_max, &group.stretch);
     deliveries::freeze(context).await?;
@@ -261,6 +266,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     for step in &group.steps {
         jobs::step(context, &mut folding, step).await?;
     }
+    folding.deferring = folds::behind::running(context, &maybe_behind).await?;
     admit::submissions(context, &mut folding).await?;
     if group.close > 0 || !reach.is_empty() {
         folding.settle(context, &reach.lanes).await?;

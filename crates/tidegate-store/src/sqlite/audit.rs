@@ -32,13 +32,14 @@ const RULES: [(&str, &str); 19] = [
          JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 3 AND s.deleted_at IS NULL
          GROUP BY d.subscriber, d.lane
-         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(max(d.event, abs(d.replay))) <= s.backfill_after)",
+         HAVING min(d.status) = 2 AND (s.backfill_after IS NULL OR min(max(d.event, abs(d.replay))) <= s.backfill_after
+            OR max(d.fold IS NULL OR d.replay > 0) = 0)",
     ),
     (
         "behind a backfill nothing younger is due or claimed in a lane",
         "SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber
          WHERE d.lane IS NOT NULL AND d.status < 2 AND s.deleted_at IS NULL
-             AND max(d.event, abs(d.replay)) > s.backfill_after",
+             AND max(d.event, abs(d.replay)) > s.backfill_after AND (d.fold IS NULL OR d.replay > 0)",
     ),
     (
         "what is quarantined can be released",

@@ -4,7 +4,7 @@
 //! rerun alone, so that its neighbours never pay for it. When COMMIT itself fails, the file is opened anew and asked
 //! whether the group is there: it is adopted or refused, never guessed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
@@ -27,6 +27,8 @@ pub(super) struct Context<'a> {
     pub(super) incarnation: i64,
     pub(super) version: Version,
     pub(super) backfilling: Backfilling,
+    /// Whose backfills will bring live events, and up to which.
+    deferred: BTreeMap<SubscriberNo, Seq>,
     pub(super) room: Room,
     pub(super) next_no: i64,
     pub(super) spilled: BTreeSet<SubscriberNo>,
@@ -154,6 +156,7 @@ fn write_all(
         incarnation: writer.incarnation,
         version: writer.version,
         backfilling: writer.backfilling.clone(),
+        deferred: BTreeMap::new(),
         room,
         next_no: writer.next_no,
         spilled: BTreeSet::new(),
@@ -218,6 +221,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     for submission in &group.submissions {
         let statuses = submit(context, dedupe, submission)?;
         context.out.submissions.push(Ok(statuses));
+    }
+    for (subscriber, event) in &context.deferred {
+        deliveries::defer(context.conn, *subscriber, *event)?;
     }
     for refill in &group.refills {
         deliveries::refill(context, *refill)?;
@@ -287,6 +293,11 @@ fn accept_routes(
     }
     let mut member = None;
     for route in routes.iter().filter(|route| route.fold.is_some()) {
+        // In a lane it would overtake what a backfill has still to bring; so it comes with that, in its turn.
+        if route.lane.is_some() && context.backfilling.contains_key(&route.subscriber) {
+            context.deferred.insert(route.subscriber, event);
+            continue;
+        }
         folds::append(context, project, (event, body.len()), route, false)?;
         member = member.or_else(|| context.draft.take_member());
     }

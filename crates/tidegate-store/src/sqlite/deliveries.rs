@@ -47,7 +47,7 @@ pub(super) struct New<'a> {
 pub(super) fn insert(context: &mut Context<'_>, new: &New<'_>) -> rusqlite::Result<()> {
     let New { id, project, subscriber, event, lane, replay, fold, is_late, body } = *new;
     let status = match lane {
-        Some(lane) if lanes::must_wait(context, subscriber, lane)? => WAITING,
+        Some(lane) if lanes::must_wait(context, subscriber, lane, fold.is_some() && replay <= 0)? => WAITING,
         _ if context.room.take(subscriber, body.len()) => CLAIMED,
         _ => DUE,
     };
@@ -340,17 +340,27 @@ pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqli
     for (event, route) in &step.matched {
         insert_past(context, step, *event, route)?;
     }
-    let done = step.through >= step.until;
-    context
+    // Live events may have been left to it since the step was prepared.
+    let done: bool = context
         .conn
-        .prepare_cached("UPDATE subscribers SET backfill_after = ?2 WHERE no = ?1")?
-        .execute(params![step.subscriber, (!done).then_some(step.through)])?;
+        .prepare_cached(
+            "UPDATE subscribers SET backfill_after = iif(backfill_until <= ?2, NULL, ?2) WHERE no = ?1
+             RETURNING backfill_after IS NULL",
+        )?
+        .query_row(params![step.subscriber, step.through], |row| row.get(0))?;
     if done {
         context.backfilling.remove(&step.subscriber);
         context.out.backfilled.push(step.subscriber);
         lanes::open_all(context, step.subscriber)?;
     }
     context.spilled.insert(step.subscriber);
+    Ok(())
+}
+
+/// A live event is left to a backfill that is under way.
+pub(super) fn defer(conn: &Connection, subscriber: SubscriberNo, event: Seq) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE subscribers SET backfill_until = max(backfill_until, ?2) WHERE no = ?1")?
+        .execute([subscriber, event])?;
     Ok(())
 }
 

@@ -241,15 +241,21 @@ pub(super) fn backfill(
 ) -> rusqlite::Result<Option<(BackfillStep, Vec<EventRow>)>> {
     let marks = conn
         .prepare_cached(
-            "SELECT project, backfill_after, backfill_until, backfill_from FROM subscribers
+            "SELECT project, backfill_after, backfill_until, created_version, backfill_from FROM subscribers
              WHERE no = ?1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
         )?
-        .query_row([subscriber], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?)))
+        .query_row([subscriber], |row| {
+            let (project, after, until) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok((project, after, until, row.get(3)?, row.get::<_, i64>(4)?))
+        })
         .optional()?;
-    let Some((project, after, until, from)) = marks else { return Ok(None) };
+    let Some((project, after, until, since, from)) = marks else { return Ok(None) };
     let (through, mut events) = scan(conn, project, after, until, limit)?;
-    events.retain(|event| event.accepted_at.as_ms() >= from);
-    Ok(Some((BackfillStep { subscriber, project, after, through, until, matched: Vec::new() }, events)))
+    events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
+    Ok(Some((
+        BackfillStep { subscriber, project, after, through, until, since, matched: Vec::new() },
+        events,
+    )))
 }
 
 /// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows.

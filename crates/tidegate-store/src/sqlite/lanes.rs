@@ -7,6 +7,9 @@
 //!
 //! A delivery's place in its lane is its event's number, a replay's is its own: both come from one counter, so a replay
 //! stands behind what was accepted before it was asked for and before what was accepted after.
+//!
+//! Behind a backfill new deliveries wait as a whole. Folds need not: as long as it runs, it brings the live events too, each in
+//! its turn (see `commit.rs`), so whatever closes is followed by later events only.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +28,22 @@ struct Waiting {
     id: DeliveryNo,
     place: Seq,
     due_at: Timestamp,
+    /// Nothing older can come, whatever a backfill brings.
+    is_next: bool,
 }
 
 pub(super) const IS_BUSY: &str =
     "SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane = ?2 AND status < 3 LIMIT 1";
 
-/// New deliveries of an ordered subscriber queue behind its backfill as a whole, and behind all others of their lane.
+/// New deliveries of an ordered subscriber queue behind its backfill as a whole, unless they are folds that it has a part
+/// in, and behind all others of their lane.
 pub(super) fn must_wait(
     context: &Context<'_>,
     subscriber: SubscriberNo,
     lane: Lane,
+    is_fold: bool,
 ) -> rusqlite::Result<bool> {
-    Ok(context.backfilling.contains_key(&subscriber)
+    Ok((!is_fold && context.backfilling.contains_key(&subscriber))
         || context.conn.prepare_cached(IS_BUSY)?.exists([subscriber, lane])?)
 }
 
@@ -94,7 +101,7 @@ pub(super) fn open_all(context: &Context<'_>, subscriber: SubscriberNo) -> rusql
 
 pub(super) const GOING: &str = "SELECT id, max(event, abs(replay)), status FROM deliveries
     WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status < 2 LIMIT 1";
-pub(super) const OLDEST_WAITING: &str = "SELECT id, max(event, abs(replay)), due_at FROM deliveries
+pub(super) const OLDEST_WAITING: &str = "SELECT id, max(event, abs(replay)), due_at, fold IS NOT NULL AND replay <= 0 FROM deliveries
     WHERE subscriber = ?1 AND lane = ?2 AND status < 3 AND status = 2 ORDER BY max(event, abs(replay)), id LIMIT 1";
 
 /// Whose turn it is, if it waits: the oldest, unless one is in flight or a backfill may still bring an older one.
@@ -108,10 +115,13 @@ fn next(
     let waiting = conn
         .prepare_cached(OLDEST_WAITING)?
         .query_row([subscriber, lane], |row| {
-            Ok(Waiting { id: row.get(0)?, place: row.get(1)?, due_at: Timestamp::from_ms(row.get(2)?) })
+            let (id, place, is_next) = (row.get(0)?, row.get(1)?, row.get(3)?);
+            Ok(Waiting { id, place, due_at: Timestamp::from_ms(row.get(2)?), is_next })
         })
         .optional()?;
-    let may_go = |next: &Waiting| backfilling.get(&subscriber).is_none_or(|after| next.place <= *after);
+    let may_go = |next: &Waiting| {
+        next.is_next || backfilling.get(&subscriber).is_none_or(|after| next.place <= *after)
+    };
     let Some(waiting) = waiting.filter(may_go) else { return Ok(None) };
     let going: Option<(DeliveryNo, Seq, i64)> = conn
         .prepare_cached(GOING)?

@@ -1,5 +1,7 @@
 //! Folds of what was accepted before: backfills, replays, jobs, dead letters.
 
+use std::time::Duration;
+
 use tidegate_core::fold::{ClosedBy, Terms};
 use tidegate_core::id::{DeliveryNo, JobNo, SubscriberNo};
 use tidegate_core::time::Timestamp;
@@ -12,7 +14,10 @@ pub(super) fn cases() -> Vec<Case> {
     named!["folds":
         a_backfill_folds,
         a_repeated_step_joins_nothing,
-        behind_a_backfill_folds_of_a_lane_wait,
+        live_events_of_a_lane_queue_behind_a_backfill,
+        behind_a_backfill_folds_of_a_lane_go_as_they_close,
+        a_backfill_ends_when_nothing_is_left_to_it,
+        what_is_left_to_a_backfill_comes_wherever_that_begins,
         a_replay_goes_at_once_in_the_form_of_a_fold,
         a_replay_joins_what_waits_in_its_lane,
         a_replay_that_fills_what_waits_is_carried_by_it,
@@ -62,21 +67,70 @@ async fn a_repeated_step_joins_nothing(bench: Bench) {
     assert_eq!(open(&bench).await[0].count, 2);
 }
 
-async fn behind_a_backfill_folds_of_a_lane_wait(mut bench: Bench) {
+async fn live_events_of_a_lane_queue_behind_a_backfill(mut bench: Bench) {
+    bench.send(["1", "2", "3"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = Terms { max_events: 2, ..window(1_000) };
+    bench.send(["4", "5"].map(|id| draft(id).folded_in(subscriber, &terms, "a", 7))).await;
+    assert!(open(&bench).await.is_empty(), "they would be full, and overtake");
+    assert!(!step(&bench, subscriber, 2, &terms, 7).await);
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::MaxEvents, "1 2")]), "it goes on");
+    bench.send([draft("6").folded_in(subscriber, &terms, "a", 7)]).await;
+    while !step(&bench, subscriber, 2, &terms, 7).await {
+        bench.reopen().await;
+    }
+    assert!(bench.store().backfill(subscriber, 9).await.unwrap().is_none(), "it is over");
+    bench.send([draft("7").folded_in(subscriber, &terms, "a", 7)]).await;
+    let expected = told(&[(ClosedBy::MaxEvents, "3 4"), (ClosedBy::MaxEvents, "5 6")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
+    bench.pass(1_000);
+    close(&bench).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "7")]));
+}
+
+/// Two keys share a lane: what closes goes, and what comes later closes later.
+async fn behind_a_backfill_folds_of_a_lane_go_as_they_close(mut bench: Bench) {
     bench.send(["1", "2", "3"].map(draft)).await;
     let subscriber = bench.backfilled("s", START).await;
     let terms = window(1_000);
-    bench.send([draft("live").folded_in(subscriber, &terms, "b", 7)]).await;
+    bench.send([draft("live").folded_in(subscriber, &terms, "a", 7)]).await;
+    assert!(!step(&bench, subscriber, 2, &terms, 7).await);
     bench.pass(1_000);
     close(&bench).await;
-    assert!(!step(&bench, subscriber, 1, &terms, 7).await);
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2")]));
+    while !step(&bench, subscriber, 2, &terms, 7).await {}
     bench.pass(1_000);
     close(&bench).await;
-    assert!(bench.claim_all(subscriber).await.is_empty(), "older ones may come");
-    bench.audit().await;
-    while !step(&bench, subscriber, 1, &terms, 7).await {}
-    let expected = told(&[(ClosedBy::Window, "live"), (ClosedBy::Window, "1 2 3")]);
-    assert_eq!(drain(&bench, subscriber).await, expected, "in the order they closed");
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "3 live")]));
+}
+
+/// A step that was prepared before more was left to the backfill is not its last.
+async fn a_backfill_ends_when_nothing_is_left_to_it(bench: Bench) {
+    bench.send(["1"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = Terms { max_events: 1, ..window(1_000) };
+    let (mut last, events) = bench.store().backfill(subscriber, 9).await.unwrap().expect("a past");
+    last.matched = vec![(events[0].seq, route(subscriber, &terms, "a", 7))];
+    assert!(last.through >= last.until);
+    bench.send([draft("2").folded_in(subscriber, &terms, "a", 7)]).await;
+    let committed = bench.commit(Group { backfills: vec![last], ..Group::default() }).await;
+    assert!(committed.backfilled.is_empty());
+    assert!(step(&bench, subscriber, 9, &terms, 7).await);
+    let expected = told(&[(ClosedBy::MaxEvents, "1"), (ClosedBy::MaxEvents, "2")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
+}
+
+async fn what_is_left_to_a_backfill_comes_wherever_that_begins(bench: Bench) {
+    bench.send(["1"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START.plus(Duration::from_secs(3_600))).await;
+    let terms = Terms { max_events: 1, ..window(1_000) };
+    bench.send([draft("2").folded_in(subscriber, &terms, "a", 7)]).await;
+    let (next, events) =
+        bench.store().backfill(subscriber, 9).await.unwrap().expect("something was left to it");
+    assert_eq!(events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>(), ["2"]);
+    assert!(events[0].version >= next.since);
+    while !step(&bench, subscriber, 9, &terms, 7).await {}
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::MaxEvents, "2")]));
 }
 
 async fn again(bench: &Bench, subscriber: SubscriberNo, terms: &Terms, id: &str, lane: i64) -> DeliveryNo {
