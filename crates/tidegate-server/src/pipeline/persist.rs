@@ -12,6 +12,7 @@
 //! and written when it works again. Whatever was judged and routed by an old
 //! configuration is judged and routed again before it is written.
 
+mod patience;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,8 +45,6 @@ use crate::watch::Watch;
 const RESULTS_MAX: usize = 512;
 /// How long a result waits for company.
 const RESULTS_WAIT: Duration = Duration::from_millis(10);
-/// How long somebody waits for a store that does not answer, before they are told to come again.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the loop waits before it tries a failing store again.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 
@@ -302,30 +301,6 @@ impl Persist {
                 result => return result,
             }
         }
-    }
-
-    /// Commits. While a store does not answer nobody is left to wait: whoever has something in this group, or comes meanwhile, is
-    /// told to come again. The group goes on; what became of it is known when the store answers.
-    async fn patiently(&self, group: Arc<Group>, batch: &mut Batch) -> Result<Committed, Error> {
-        let mut commit = self.store.commit(group);
-        tokio::select! {
-            biased;
-            result = &mut commit => return result,
-            () = self.clock.pause(COMMIT_PATIENCE) => {}
-        }
-        if self.is_healthy.swap(false, Ordering::Relaxed) {
-            tracing::error!("the store does not answer: nothing is accepted until it does");
-        }
-        batch.submitters.clear();
-        let came = {
-            let mut pending = self.lock();
-            pending.is_stuck = true;
-            std::mem::take(&mut pending.submissions)
-        };
-        drop(came);
-        let result = commit.await;
-        self.lock().is_stuck = false;
-        result
     }
 
     /// Another process has taken over what this one held. Nothing of it is sent any more and nothing in memory is true;
