@@ -406,6 +406,10 @@ pub const SLICE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const HELD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Events that are counted in one transaction: others wait for it.
 pub const OBSERVE_BATCH_MAX: usize = 100_000;
+/// Threads that read the events of one flush: more than that wait for the one that writes.
+pub const OBSERVE_WORKERS_MAX: usize = 64;
+/// Events that a backfill of states counts as its last step: nobody can accept any meanwhile.
+pub const REBUILD_LAST_MAX: usize = 2_000;
 /// Cells that an audit compares at once: some hundred bytes each.
 pub const AUDIT_CELLS_MAX: usize = 2_000_000;
 /// How long an event may wait to be counted.

@@ -1,6 +1,7 @@
 //! Declared types as those need them who count: each as it was at each version, compiled when an event of it comes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
@@ -15,13 +16,15 @@ pub struct Terms {
     pub interval: Duration,
     /// Events that are counted in one transaction at most; as many that wait are counted at once.
     pub batch: usize,
+    /// Threads that read them.
+    pub workers: usize,
     /// What is observed at all.
     pub switches: Switches,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), batch: 30_000, switches: Switches::default() }
+        Self { interval: Duration::from_secs(5), batch: 30_000, workers: 1, switches: Switches::default() }
     }
 }
 
@@ -33,8 +36,13 @@ enum Since {
     /// It declared nothing that is counted.
     Nothing,
     /// As it was declared; compiled when the first event comes.
-    Declared(Box<TypeVersion>),
-    Compiled(Box<Extractor>, Vec<Metric>),
+    Declared(Box<TypeVersion>, Compiled),
+}
+
+/// What counts, if it could be made and there is anything.
+enum Compiled {
+    NotYet,
+    Done(Option<Arc<Extractor>>),
 }
 
 /// All declared types that have, or had, metrics.
@@ -90,7 +98,7 @@ impl Types {
         let since = if changed.metrics.is_empty() {
             (changed.version, Since::Nothing)
         } else {
-            (changed.version, Since::Declared(Box::new(changed)))
+            (changed.version, Since::Declared(Box::new(changed), Compiled::NotYet))
         };
         // What was read may be read again when a version came in between.
         if versions.last().is_none_or(|(version, _)| *version < since.0) {
@@ -100,24 +108,58 @@ impl Types {
 
     /// Adds what an event says, by the rules of its day.
     pub(crate) fn observe(&mut self, project: ProjectNo, event: &EventRow, slab: &mut Slab) {
-        let switches = self.terms.switches;
-        let Some(since) = self.since(project, event) else { return };
-        if let Since::Declared(declared) = since {
-            *since = compile(&declared.definition, &declared.metrics, switches);
-        }
-        if let Since::Compiled(extractor, _) = since {
+        if let Some(extractor) = self.extractor(project, event) {
             extractor.observe(&event.sighting(), slab);
         }
     }
 
-    /// Which of these metrics did not count an event when it came.
-    pub(crate) fn missed(&mut self, project: ProjectNo, event: &EventRow, metrics: &[Metric]) -> Vec<Metric> {
-        let then: &[Metric] = match self.since(project, event) {
-            Some(Since::Declared(declared)) => &declared.metrics,
-            Some(Since::Compiled(_, metrics)) => metrics,
-            Some(Since::Nothing) | None => &[],
-        };
-        metrics.iter().filter(|metric| !then.contains(metric)).cloned().collect()
+    /// What counts an event.
+    fn extractor(&mut self, project: ProjectNo, event: &EventRow) -> Option<&Arc<Extractor>> {
+        let switches = self.terms.switches;
+        let Since::Declared(declared, compiled) = self.since(project, event)? else { return None };
+        if let Compiled::NotYet = compiled {
+            *compiled = Compiled::Done(compile(declared.definition.as_deref(), &declared.metrics, switches));
+        }
+        let Compiled::Done(extractor) = compiled else { return None };
+        extractor.as_ref()
+    }
+
+    /// The same of many, in as many pieces as there are workers: the pieces are added up in order, so the result is that
+    /// of one.
+    pub(crate) async fn observe_together(&mut self, events: Vec<(ProjectNo, EventRow)>, seed: u64) -> Slab {
+        let length = events.len().div_ceil(self.terms.workers).max(1);
+        let mut counted = events.into_iter().filter_map(|(project, event)| {
+            let extractor = Arc::clone(self.extractor(project, &event)?);
+            Some((extractor, event))
+        });
+        let mut working = Vec::new();
+        loop {
+            let piece: Vec<(Arc<Extractor>, EventRow)> = counted.by_ref().take(length).collect();
+            if piece.is_empty() {
+                break;
+            }
+            working.push(tokio::task::spawn_blocking(move || {
+                let mut slab = Slab::new(seed);
+                piece.iter().for_each(|(extractor, event)| extractor.observe(&event.sighting(), &mut slab));
+                slab
+            }));
+        }
+        let mut whole = Slab::new(seed);
+        for worker in working {
+            match worker.await {
+                Ok(slab) => whole.merge(slab),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        whole
+    }
+
+    /// What an event's type was when it came, if anything was counted of it.
+    fn then(&mut self, project: ProjectNo, event: &EventRow) -> Option<&TypeVersion> {
+        match self.since(project, event)? {
+            Since::Declared(declared, _) => Some(declared),
+            Since::Nothing => None,
+        }
     }
 
     fn since(&mut self, project: ProjectNo, event: &EventRow) -> Option<&mut Since> {
@@ -128,45 +170,109 @@ impl Types {
     }
 }
 
-/// What counts the past of a type: by which metrics missed an event when it came.
+/// What counts the past of a type, and the states that are counted anew.
+///
+/// What an event did not count for when it came is counted by what its type was when the backfill began. States that it
+/// did count for are counted by what the type was in its day, under their new numbers.
 pub(crate) struct Past {
     switches: Switches,
     row: BackfillRow,
-    by_missed: Vec<(Vec<Metric>, Since)>,
+    /// By what the type is or was, and the metrics that count.
+    compiled: Vec<(By, Vec<Metric>, Option<Arc<Extractor>>)>,
 }
+
+/// A type as it was in some version, or when the backfill began.
+type By = (String, Option<Version>);
 
 impl Past {
     pub(crate) fn new(terms: Terms, row: BackfillRow) -> Self {
-        Self { switches: terms.switches, row, by_missed: Vec::new() }
+        Self { switches: terms.switches, row, compiled: Vec::new() }
+    }
+
+    /// Whether everything that it counts is counted at all in this installation.
+    pub(crate) fn is_on(&self) -> bool {
+        self.row.metrics.iter().all(|(kind, ..)| self.switches.is_on(*kind))
     }
 
     /// Adds what an event says that nobody has counted.
     pub(crate) fn observe(&mut self, types: &mut Types, event: &EventRow, slab: &mut Slab) {
-        let missed = types.missed(self.row.project, event, &self.row.metrics);
-        let known = self.by_missed.iter().position(|(metrics, _)| *metrics == missed);
-        let place = known.unwrap_or_else(|| {
-            let definition = Some(self.row.definition.clone());
-            let since = compile(&definition, &missed, self.switches);
-            self.by_missed.push((missed, since));
-            self.by_missed.len() - 1
+        let then = types.then(self.row.project, event);
+        let counted = then.map_or(&[][..], |then| &then.metrics);
+        let anew = self.anew(counted);
+        let missed = self.missed(event, counted, &anew);
+        if let Some(then) = then.filter(|_| !anew.is_empty()) {
+            let by = (event.type_name.clone(), Some(then.version));
+            self.count(by, then.definition.as_deref(), anew, event, slab);
+        }
+        if !missed.is_empty() {
+            let definition = self.definition(&event.type_name).map(str::to_owned);
+            self.count((event.type_name.clone(), None), definition.as_deref(), missed, event, slab);
+        }
+    }
+
+    /// The states that an event counted for when it came, by their new numbers.
+    fn anew(&self, counted: &[Metric]) -> Vec<Metric> {
+        let anew = counted.iter().filter_map(|(kind, name, no)| {
+            self.row.rebuild.instead_of(*no).map(|new| (*kind, name.clone(), new))
         });
-        if let Since::Compiled(extractor, _) = &self.by_missed[place].1 {
+        anew.collect()
+    }
+
+    /// What it did not count for and should have.
+    fn missed(&self, event: &EventRow, counted: &[Metric], anew: &[Metric]) -> Vec<Metric> {
+        let is_own = event.type_name == self.row.type_name && event.seq <= self.row.until;
+        let is_missed = |metric: &&Metric| {
+            if self.row.rebuild.makes(metric.2) {
+                !anew.contains(metric)
+            } else {
+                is_own && !counted.contains(metric)
+            }
+        };
+        self.row.metrics.iter().filter(is_missed).cloned().collect()
+    }
+
+    /// What a type was when the backfill began, if it is one of those that are looked at.
+    fn definition(&self, type_name: &str) -> Option<&str> {
+        if type_name == self.row.type_name {
+            return Some(&self.row.definition);
+        }
+        let told = self.row.rebuild.types.iter().find(|(name, _)| name == type_name);
+        told.map(|(_, definition)| definition.as_str())
+    }
+
+    fn count(
+        &mut self,
+        by: By,
+        definition: Option<&str>,
+        metrics: Vec<Metric>,
+        event: &EventRow,
+        slab: &mut Slab,
+    ) {
+        let known = self.compiled.iter().position(|(known, of, _)| *known == by && *of == metrics);
+        let place = known.unwrap_or_else(|| {
+            let extractor = compile(definition, &metrics, self.switches);
+            self.compiled.push((by, metrics, extractor));
+            self.compiled.len() - 1
+        });
+        if let Some(extractor) = &self.compiled[place].2 {
             extractor.observe(&event.sighting(), slab);
         }
     }
 }
 
 /// What can not be read is not counted: it was checked when it was declared.
-fn compile(definition: &Option<String>, metrics: &[Metric], switches: Switches) -> Since {
-    let definition = definition.as_deref().map(serde_json::from_str::<Definition>);
+fn compile(definition: Option<&str>, metrics: &[Metric], switches: Switches) -> Option<Arc<Extractor>> {
+    let definition = serde_json::from_str::<Definition>(definition?);
     let problem = match definition {
-        Some(Ok(definition)) => match Extractor::compile(&definition.observing, metrics, switches) {
-            Ok(extractor) => return Since::Compiled(Box::new(extractor), metrics.to_vec()),
+        Ok(definition) => match Extractor::compile(&definition.observing, metrics, switches) {
+            Ok(extractor) => return Some(Arc::new(extractor)),
             Err(problem) => problem,
         },
-        Some(Err(problem)) => problem.to_string(),
-        None => return Since::Nothing,
+        Err(problem) => problem.to_string(),
     };
     tracing::error!(problem, "events of a type can not be counted");
-    Since::Nothing
+    None
 }
+
+#[cfg(test)]
+mod tests;

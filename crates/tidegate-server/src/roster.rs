@@ -279,6 +279,12 @@ impl Rosters {
         })
     }
 
+    /// The store has changed the configuration by itself, on behalf of this process.
+    pub(crate) async fn changed_in_store(&self) -> tidegate_store::Result<()> {
+        self.changed_here.notify_one();
+        self.refresh().await
+    }
+
     /// What was sealed just before the master key changed is moved on its way in.
     fn freshen(&self, mut change: Change) -> Change {
         let keys = self.keys.load();

@@ -22,6 +22,7 @@ mod group;
 mod job;
 mod observe;
 mod read;
+mod rebuild;
 mod replica;
 mod sweep;
 mod window;
@@ -56,6 +57,7 @@ pub use read::{
     QuarantineRow, RetryOutcome, StorePart, Stretch, Trace, TraceRule, Triggered,
 };
 
+pub use rebuild::{LastStep, Rebuild};
 pub use replica::{Beat, Load, Replica, TakenOver, Vital};
 pub use sweep::{Sweep, Swept};
 pub use window::{EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
@@ -172,6 +174,10 @@ pub trait Store: Send + Sync + 'static {
     async fn backfills_running(&self) -> Result<Vec<BackfillRow>>;
     /// The next events that a backfill looks at, bounded like a slice behind a mark.
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice>;
+    /// Ends a backfill that counts states anew: counts the events that it has not looked at, and lets the types declare
+    /// what it made, which moves the version by one. Says no, and does nothing, when too many events are left, or `last`
+    /// can not tell what they add; a conflict when somebody else has moved it.
+    async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool>;
     /// Everything that any process accepted before this time has been observed.
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp>;
     /// Ends the mark of a life that has ended and of which everything is observed.

@@ -9,6 +9,7 @@ use tidegate_core::observe::value::Stretch;
 use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
 use tidegate_core::time::Timestamp;
 
+use crate::rebuild::{self, Rebuild, Wanted, is_rebuilt};
 use crate::{Error, EventFilter, EventRow, Result};
 
 /// A metric of a declared type: what it is, what it is called, and its number.
@@ -148,6 +149,8 @@ pub struct BackfillRow {
     pub started_at: Timestamp,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+    /// Which states are counted anew; then it ends where nothing has come since, not where it was to end.
+    pub rebuild: Rebuild,
 }
 
 /// A stretch of buckets of one length.
@@ -290,14 +293,18 @@ pub(crate) fn dropped(old: &[Metric], new: &[Metric], others: &[Metric]) -> Vec<
     gone.map(|(.., no)| *no).collect()
 }
 
-/// Of what somebody wants counted, what was not asked for before; a conflict if there is nothing.
-pub(crate) fn not_yet(wanted: Vec<Metric>, before: &[Metric]) -> Result<Vec<Metric>> {
-    let is_new = |metric: &Metric| before.iter().all(|(.., no)| *no != metric.2);
-    let left: Vec<Metric> = wanted.into_iter().filter(is_new).collect();
-    if left.is_empty() {
-        return Err(Error::Conflict("everything that the type declares has been backfilled".to_owned()));
+/// Of what somebody wants added up, what was not asked for before.
+pub(crate) fn not_yet(wanted: &[Metric], before: &[Metric]) -> Vec<Metric> {
+    let is_new = |metric: &&Metric| before.iter().all(|(.., no)| *no != metric.2);
+    wanted.iter().filter(|(kind, ..)| !is_rebuilt(*kind)).filter(is_new).cloned().collect()
+}
+
+/// A conflict if nothing is left of what somebody wants counted.
+pub(crate) fn some_left(added: &[Metric], anew: &Wanted) -> Result<()> {
+    if !added.is_empty() || !anew.metrics.is_empty() {
+        return Ok(());
     }
-    Ok(left)
+    Err(Error::Conflict(anew.why_not.unwrap_or(rebuild::COUNTED).to_owned()))
 }
 
 /// The metrics of a type, as they are kept.

@@ -120,14 +120,15 @@ impl Slab {
         self.rows == 0
     }
 
-    /// Adds everything of another one.
+    /// Adds everything of another one, which came later: what comes out is as if one had seen it all.
     pub fn merge(&mut self, other: Self) {
         let mut keys: Vec<_> = other.keys.into_iter().collect();
         keys.sort_unstable_by_key(|(_, number)| *number);
+        let keys: Vec<u32> = keys.iter().map(|(key, _)| self.number(key)).collect();
         for (metric, Series { base, cells }) in other.series.into_iter().collect::<Vec<_>>() {
             for ((bucket, key), cell) in cells.into_iter().collect::<Vec<_>>() {
-                let key = &keys[key as usize].0;
-                let mine = self.cell(metric, base, key, bucket, || Cell::nothing_like(&cell));
+                let key = keys[key as usize];
+                let mine = self.cell_of(metric, base, key, bucket, || Cell::nothing_like(&cell));
                 mine.try_add(&cell).expect("a metric is of one kind");
             }
         }
@@ -169,15 +170,31 @@ impl Slab {
         bucket: i64,
         new: impl FnOnce() -> Cell,
     ) -> &mut Cell {
-        let hasher = self.hasher;
-        let key = match self.keys.get(key) {
+        let key = self.number(key);
+        self.cell_of(metric, base, key, bucket, new)
+    }
+
+    /// The number of a key, a new one if it is new.
+    fn number(&mut self, key: &str) -> u32 {
+        match self.keys.get(key) {
             Some(number) => *number,
             None => {
                 let number = self.keys.len() as u32;
                 self.keys.insert(key.into(), number);
                 number
             }
-        };
+        }
+    }
+
+    fn cell_of(
+        &mut self,
+        metric: MetricNo,
+        base: Grain,
+        key: u32,
+        bucket: i64,
+        new: impl FnOnce() -> Cell,
+    ) -> &mut Cell {
+        let hasher = self.hasher;
         let series = self.series.entry(metric).or_insert_with(|| Series::new(base, hasher));
         series.cells.entry((bucket, key)).or_insert_with(|| {
             self.rows += Grain::from_base(base).len();

@@ -7,7 +7,6 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_core::observe::Kind;
 use tidegate_store::{BackfillRow, Metric, NewBackfill};
 
 use super::auth::Caller;
@@ -20,7 +19,7 @@ use super::{App, json_answer};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    /// Only these counters and histograms, or indexed attributes.
+    /// Only these counters, histograms, states or indexed attributes.
     metrics: Option<Vec<String>>,
 }
 
@@ -36,21 +35,23 @@ pub(super) async fn start(
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let asked: Asked = parse(&body)?;
     let event_type = app.event_type(&caller, &service, &type_name)?;
-    let can_be = event_type.metrics.iter().filter(|(kind, ..)| is_additive(*kind));
+    let switches = app.parts.observing.switches;
+    let can_be = event_type.metrics.iter().filter(|(kind, ..)| switches.is_on(*kind));
     let metrics: Vec<Metric> = match &asked.metrics {
         None => can_be.cloned().collect(),
         Some(names) => {
             if let Some(stray) = names.iter().find(|name| !can_be.clone().any(|(_, of, _)| of == *name)) {
                 let stray: String = stray.chars().take(80).collect();
                 let detail =
-                    format!("the type has no counter, histogram or index `{}`", stray.escape_debug());
+                    format!("the type has no counter, histogram, state or index `{}`", stray.escape_debug());
                 return Err(Problem::invalid("metric_unknown", "metrics", detail));
             }
             can_be.filter(|(_, of, _)| names.contains(of)).cloned().collect()
         }
     };
     if metrics.is_empty() {
-        let detail = "the type declares no counter, histogram or index: declare one first";
+        let detail =
+            "the type declares nothing that is counted: declare a counter, histogram, state or index first";
         return Err(Problem::invalid("metric_unknown", "metrics", detail));
     }
     let definition = serde_json::to_string(&event_type.definition).expect("a definition is always JSON");
@@ -58,11 +59,6 @@ pub(super) async fn start(
     let row = app.parts.store.start_backfill(new, app.parts.clock.now()).await?;
     app.pipeline.observe.look_again();
     Ok(json_answer(StatusCode::ACCEPTED, &shown(&row)))
-}
-
-/// States are told apart by the order of events: what is older than what is known comes too late to change anything.
-fn is_additive(kind: Kind) -> bool {
-    matches!(kind, Kind::Counter | Kind::Histogram | Kind::Index)
 }
 
 /// Backfills of a project, newest first.
@@ -79,12 +75,18 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
 fn shown(row: &BackfillRow) -> Value {
     let length = row.until.saturating_sub(row.begin);
     let passed = row.after.saturating_sub(row.begin);
-    let share = if row.finished_at.is_some() || length <= 0 { 1.0 } else { passed as f64 / length as f64 };
+    // One that counts states goes on for as long as something comes.
+    let share = match row.finished_at {
+        None if length > 0 => (passed as f64 / length as f64).min(0.999),
+        _ => 1.0,
+    };
+    let mut names: Vec<&String> = row.metrics.iter().map(|(_, name, _)| name).collect();
+    names.dedup();
     json!({
         "id": row.no,
         "service": row.service,
         "type": row.type_name,
-        "metrics": row.metrics.iter().map(|(_, name, _)| name).collect::<Vec<_>>(),
+        "metrics": names,
         "status": if row.finished_at.is_some() { "done" } else { "running" },
         "progress": (share * 1000.0).round() / 1000.0,
         "events": row.looked,

@@ -8,6 +8,8 @@
 //! The loop sleeps until enough has been accepted, or the oldest of it has waited long enough, or somebody asks. Where no
 //! type declares a metric it never wakes.
 
+mod past;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +26,8 @@ use super::{Parts, STORE_RETRY};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::metrics::Metrics;
-use crate::observing::{Past, Terms, Types};
+use crate::observing::{Terms, Types};
+use crate::roster::Rosters;
 use crate::standing::Standing;
 
 /// How long somebody who asks waits for what is not counted yet.
@@ -39,6 +42,7 @@ pub struct Observe {
     entropy: Entropy,
     standing: Arc<Standing>,
     metrics: Arc<Metrics>,
+    rosters: Arc<Rosters>,
     terms: Terms,
     state: Mutex<State>,
     wake: Notify,
@@ -76,6 +80,7 @@ impl Observe {
             entropy: parts.entropy.clone(),
             standing: Arc::clone(&parts.standing),
             metrics: Arc::clone(&parts.metrics),
+            rosters: Arc::clone(&parts.rosters),
             terms: parts.observing,
             state: Mutex::default(),
             wake: Notify::new(),
@@ -241,9 +246,14 @@ impl Observe {
         if slice.events.iter().any(|(_, event)| event.version > types.version()) {
             types.refresh(&*self.store).await?;
         }
-        let slab = self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await;
-        let Slice { through, is_end, events, .. } = slice;
-        Ok(Read { through, at, is_end, count: events.len(), slab })
+        let count = slice.events.len();
+        let (through, is_end) = (slice.through, slice.is_end);
+        let slab = if self.terms.workers > 1 && count > STRIDE {
+            types.observe_together(slice.events, self.entropy.u64()).await
+        } else {
+            self.read(&slice, |project, event, slab| types.observe(project, event, slab)).await
+        };
+        Ok(Read { through, at, is_end, count, slab })
     }
 
     /// The events behind a mark, from memory if they are there.
@@ -255,24 +265,6 @@ impl Observe {
             Some(held) => Ok(held),
             None => self.store.unobserved(mark.of, after, batch, SLICE_BYTES_MAX).await,
         }
-    }
-
-    /// Takes a step of each backfill, and comes back soon if there are more.
-    async fn step_back(&self, types: &mut Types) -> tidegate_store::Result<()> {
-        for row in self.store.backfills_running().await? {
-            let slice = self.store.unbackfilled(row.clone(), self.terms.batch, SLICE_BYTES_MAX).await?;
-            let mut past = Past::new(self.terms, row.clone());
-            let slab = self.read(&slice, |_, event, slab| past.observe(types, event, slab)).await;
-            let through = if slice.is_end { row.until } else { slice.through };
-            let looked = slice.events.len() as u64;
-            let advance =
-                Advance::Backfill { no: row.no, after: row.after, through, looked, is_last: slice.is_end };
-            self.flush(advance, slab, slice.events.len()).await?;
-            if !slice.is_end {
-                self.look_again();
-            }
-        }
-        Ok(())
     }
 
     /// Sums up what a slice says, and lets others have their turn meanwhile.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tidegate_core::limits::{OBSERVE_BATCH_MAX, OBSERVE_INTERVAL_MAX};
+use tidegate_core::limits::{OBSERVE_BATCH_MAX, OBSERVE_INTERVAL_MAX, OBSERVE_WORKERS_MAX};
 use tidegate_core::observe::Switches;
 use tidegate_core::time::Span;
 
@@ -18,6 +18,8 @@ pub struct ObserveSection {
     pub interval: Option<Span>,
     /// Events that are counted in one transaction at most.
     pub batch: Option<usize>,
+    /// Threads that read the events of one flush.
+    pub workers: Option<usize>,
     /// `false` keeps all indexes as they are.
     pub index: Option<bool>,
     /// `false` keeps all counters as they are.
@@ -33,6 +35,7 @@ impl ObserveSection {
         Self {
             interval: over.interval.or(self.interval),
             batch: over.batch.or(self.batch),
+            workers: over.workers.or(self.workers),
             index: over.index.or(self.index),
             counters: over.counters.or(self.counters),
             histograms: over.histograms.or(self.histograms),
@@ -50,6 +53,7 @@ impl ObserveSection {
         Ok(Terms {
             interval,
             batch: within("batch", self.batch, defaults.batch, OBSERVE_BATCH_MAX)?,
+            workers: within("workers", self.workers, defaults.workers, OBSERVE_WORKERS_MAX)?,
             switches: Switches {
                 index: self.index,
                 counters: self.counters,

@@ -26,6 +26,8 @@ pub(crate) enum Edit {
     Keep(&'static str, Option<i64>),
     /// Declares a type whose events are counted.
     Count(&'static str, Shape),
+    /// Wants what came before counted too.
+    CountPast(&'static str),
     Release,
 }
 
@@ -71,6 +73,7 @@ impl Site {
             Edit::Declare(name) => self.edit_type(project, name, None).await,
             Edit::Keep(name, keep_ms) => self.edit_type(project, name, keep_ms).await,
             Edit::Count(name, shape) => self.count(project, name, shape).await,
+            Edit::CountPast(name) => self.count_past(project, name).await,
             Edit::TakeBack(name) => {
                 let type_name = name.to_owned();
                 self.change(Change::DeleteType { project, service, type_name }).await;

@@ -24,11 +24,18 @@ use super::acts::Site;
 use super::catalog::Edit;
 use super::dice::Dice;
 use super::history::{Fact, Histories, History};
+use super::pasts::{self, Counting};
 use super::plan::{Act, END_T, KEYS, Plan, TYPES};
 
 /// What a campaign must have seen.
-pub(crate) const RARE_PATHS: [&str; 4] =
-    ["a flush repeated", "a flush whose answer was lost", "a metric that ended", "an event counted"];
+pub(crate) const RARE_PATHS: [&str; 6] = [
+    "a flush repeated",
+    "a flush whose answer was lost",
+    "a metric that ended",
+    "a past counted",
+    "a state counted anew",
+    "an event counted",
+];
 
 const DAY_MS: i64 = 24 * 3_600_000;
 const NONE: &str = "(none)";
@@ -89,6 +96,13 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     }
     for _ in 0..dice.below(10) {
         plan.acts.push((dice.between(100, END_T - 500), Act::Ask));
+    }
+    // After all other rolls of this die, so that runs without a past are what they were.
+    for project in plan.projects.clone() {
+        for _ in 0..dice.below(6) {
+            let edit = Edit::CountPast(dice.pick(&TYPES));
+            plan.acts.push((dice.between(1_000, END_T - 1_000), Act::Catalog { project, edit }));
+        }
     }
 }
 
@@ -180,9 +194,9 @@ struct Counted {
 impl Counted {
     fn of(history: &History) -> Self {
         let mut counted = Self::default();
-        for fact in &history.accepted {
-            for (kind, _, no) in metrics_of(history, fact) {
-                counted.add(fact, kind, no, history);
+        for (place, fact) in history.accepted.iter().enumerate() {
+            for counting in pasts::counted(history, type_of(history, fact), place) {
+                counted.add(fact, &counting);
             }
         }
         for table in counted.tables.values_mut() {
@@ -191,8 +205,9 @@ impl Counted {
         counted
     }
 
-    fn add(&mut self, fact: &Fact, kind: Kind, no: MetricNo, history: &History) {
-        let is_by_key = declared(history, fact).is_some_and(|text| text.contains("\"sum\""));
+    fn add(&mut self, fact: &Fact, counting: &Counting) {
+        let Counting { metric: (kind, _, no), transition, is_by_key } = counting;
+        let (kind, no, is_by_key) = (*kind, *no, *is_by_key);
         let n = fact.content.n;
         let key = fact.content.key.as_deref().unwrap_or(NONE);
         let key = if is_by_key { json!([key]) } else { json!([]) }.to_string();
@@ -201,11 +216,8 @@ impl Counted {
             Kind::Counter if n > 20 => self.put(no, time(fact), &key, (1, 0)),
             Kind::Histogram => self.put(no, time(fact), &key, (1, i128::from(n) * UNIT)),
             Kind::State => {
-                let transition = metrics_of(history, fact)
-                    .into_iter()
-                    .find_map(|(kind, _, no)| (kind == Kind::Transition).then_some(no));
                 if let (Some(object), Some(transition)) = (&fact.content.key, transition) {
-                    self.see(fact, object, (no, transition));
+                    self.see(fact, object, (no, *transition));
                 }
             }
             _ => {}
@@ -266,14 +278,6 @@ fn type_of<'h>(history: &'h History, fact: &Fact) -> Option<&'h tidegate_store::
             == (fact.key.0, &fact.key.1, &fact.content.type_name)
     };
     history.types.iter().filter(is_its).take_while(|known| known.version <= fact.version).last()
-}
-
-fn metrics_of(history: &History, fact: &Fact) -> Vec<Metric> {
-    type_of(history, fact).map_or_else(Vec::new, |known| known.metrics.clone())
-}
-
-fn declared<'h>(history: &'h History, fact: &Fact) -> Option<&'h str> {
-    type_of(history, fact)?.definition.as_deref()
 }
 
 /// Numbers that some type still declares: those that nobody does are forgotten with all they counted.
@@ -392,9 +396,11 @@ async fn check_search(site: &Site, found: &mut Vec<String>) {
             let ids: Vec<String> = page.items.into_iter().map(|row| row.id).collect();
             let history = site.history.lock();
             let is_meant = |id: &&String| {
-                let fact = history.index.get(&(project, "shop".to_owned(), (*id).clone()));
-                fact.map(|place| &history.accepted[*place]).is_some_and(|fact| {
-                    let is_indexed = metrics_of(&history, fact).iter().any(|(_, _, no)| *no == index);
+                let place = history.index.get(&(project, "shop".to_owned(), (*id).clone()));
+                place.is_some_and(|place| {
+                    let fact = &history.accepted[*place];
+                    let counted = pasts::counted(&history, type_of(&history, fact), *place);
+                    let is_indexed = counted.iter().any(|counting| counting.metric.2 == index);
                     is_indexed && fact.content.key.as_deref() == Some(key)
                 })
             };

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tidegate_core::attempt::ErrorClass;
-use tidegate_core::id::{DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
+use tidegate_core::id::{BackfillNo, DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 use tidegate_store::Claim;
 
 use super::catalog::{Cataloged, Quarantined};
 use super::folds::FoldSent;
 use super::gates::GateTruth;
+use super::pasts::Past;
 use super::spec::{Content, Spec};
 
 /// (project, source, id): what makes an event one.
@@ -46,6 +47,8 @@ pub(crate) struct History {
     pub(crate) catalogs: BTreeMap<ProjectNo, Cataloged>,
     /// What each type was, from which version on.
     pub(crate) types: Vec<tidegate_store::TypeVersion>,
+    /// Backfills of metrics.
+    pub(crate) pasts: BTreeMap<BackfillNo, Past>,
     /// What is quarantined.
     pub(crate) quarantined: Quarantined,
     /// What clients were told.

@@ -25,6 +25,7 @@ mod history;
 mod keeping;
 mod life;
 mod notes;
+mod pasts;
 mod plan;
 mod receivers;
 mod rest;

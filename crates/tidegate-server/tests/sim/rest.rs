@@ -35,19 +35,20 @@ pub(crate) async fn unrest(store: &dyn Store, histories: &Histories, plan: &Plan
     let is_awaited = !inactive(histories, plan).is_empty();
     let waiting = store.backlog().await.map_or(1, |backlog| backlog.waiting);
     let is_gathering = !matches!(store.close_due().await, Ok(None));
+    let pasts = store.backfills_running().await.map_or(1, |pasts| pasts.len());
     let jobs = store.jobs_running().await.map_or(1, |jobs| jobs.len());
     let history = histories.lock();
     let is_backfilling = history
         .subs
         .values()
         .any(|truth| truth.backfill.is_some() && truth.backfilled.is_none() && truth.deleted.is_none());
-    let is_still = waiting == 0 && jobs == 0 && !is_gathering && !is_awaited && !is_backfilling;
+    let is_still = waiting == 0 && jobs == 0 && pasts == 0 && !is_gathering && !is_awaited && !is_backfilling;
     if is_still && history.claims.is_empty() && history.posts_open == 0 {
         return None;
     }
     let claims: Vec<i64> = history.claims.keys().copied().collect();
     Some(format!(
-        "claimed {claims:?}, waiting {waiting}, gathering {is_gathering}, jobs {jobs}, \
+        "claimed {claims:?}, waiting {waiting}, gathering {is_gathering}, jobs {jobs}, pasts {pasts}, \
          backfilling {is_backfilling}, awaited {is_awaited}"
     ))
 }

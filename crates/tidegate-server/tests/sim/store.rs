@@ -24,10 +24,10 @@ use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Claim,
     Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow,
-    Finished, Flush, Group, JobRow, JobStep, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter,
-    QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope,
-    SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver,
-    Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    Finished, Flush, Group, JobRow, JobStep, LastStep, Load, Mark, NewBackfill, NewJob, Page, Picked,
+    QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome,
+    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
+    Swept, TakenOver, Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 
 use super::counts::{self, Flushes};
@@ -217,6 +217,7 @@ impl Store for FaultyStore {
         self.enter().await?;
         let mut result = self.inner.observe(flush.clone(), now).await;
         if result.is_ok() {
+            self.note_step(&flush);
             let flush = (flush, now, self.life.t());
             result = self.flushes.written(&self.inner, &self.history, flush).await;
         }
@@ -226,7 +227,12 @@ impl Store for FaultyStore {
 
     async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {
         self.enter().await?;
-        self.inner.start_backfill(new, now).await
+        let result = self.inner.start_backfill(new, now).await;
+        if let Ok(row) = &result {
+            self.note_past(row);
+        }
+        self.exit().await;
+        result
     }
 
     async fn backfills(
@@ -245,7 +251,19 @@ impl Store for FaultyStore {
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
         self.enter().await?;
-        self.inner.unbackfilled(of, limit, bytes).await
+        let limit = limit.min(1 + self.lock_dice().below(6));
+        let result = self.inner.unbackfilled(of.clone(), limit, bytes).await;
+        if let Ok(slice) = &result {
+            self.note_next(&of, slice);
+        }
+        result
+    }
+
+    async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
+        self.enter().await?;
+        let result = self.finish_past(of, last, now).await;
+        self.exit().await;
+        result
     }
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {

@@ -22,6 +22,7 @@ mod listing;
 mod observe;
 mod pages;
 mod quarantine;
+mod rebuilds;
 mod replay;
 mod restart;
 mod results;
@@ -103,6 +104,7 @@ pub fn cases() -> Vec<Case> {
         catalog::cases(),
         gates::cases(),
         observe::cases(),
+        rebuilds::cases(),
         keeping::cases(),
         quarantine::cases(),
         listing::cases(),

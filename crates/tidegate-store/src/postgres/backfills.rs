@@ -1,17 +1,17 @@
 //! Backfills of metrics: what was accepted before a type declared them is counted, step by step.
 
-use tidegate_core::id::{BackfillNo, ProjectNo};
+use tidegate_core::id::{BackfillNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
-use super::{configuration, events};
-use crate::{BackfillRow, Metric, NewBackfill, Page, Recount, Slice, observe};
+use super::{configuration, events, rebuilds};
+use crate::{BackfillRow, Metric, NewBackfill, Page, Rebuild, Recount, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, \"begin\", after, until, looked, started_at,
-    finished_at";
+    finished_at, rebuild";
 
 fn backfill_row(row: &Row) -> BackfillRow {
     BackfillRow {
@@ -27,6 +27,7 @@ fn backfill_row(row: &Row) -> BackfillRow {
         looked: row.get::<_, i64>(9).unsigned_abs(),
         started_at: Timestamp::from_ms(row.get(10)),
         finished_at: row.get::<_, Option<i64>>(11).map(Timestamp::from_ms),
+        rebuild: Rebuild::read(row.get(12)),
     }
 }
 
@@ -37,18 +38,24 @@ pub(super) async fn start(conn: &Conn, space: i32, new: &NewBackfill, now: Times
     let before = "SELECT metrics FROM backfills WHERE project = $1 AND service = $2 AND type = $3";
     let before = conn.rows(before, name).await?;
     let before: Vec<Metric> = before.iter().flat_map(|row| observe::read(row.get(0))).collect();
-    let metrics = observe::written(&observe::not_yet(new.metrics.clone(), &before)?);
+    let mut counted = observe::not_yet(&new.metrics, &before);
+    let (anew, known) = rebuilds::decide(conn, space, new).await?;
+    observe::some_left(&counted, &anew)?;
+    let (made, rebuild) = rebuilds::begin(conn, (&anew, &known)).await?;
+    counted.extend(made);
+    // States are told of by other types too.
+    let of = if rebuild.is_empty() { "project = $1 AND type = $6" } else { "$6::bytea IS NOT NULL" };
     let sql = format!(
-        "INSERT INTO backfills (project, service, type, metrics, definition, \"begin\", after, until, started_at)
-         SELECT $1, $2, $3, $4, $5, first, first, greatest(first, last), $7 FROM
-            (SELECT coalesce(min(seq) - 1, min(last)) AS first, min(last) AS last
-                FROM (SELECT ((last_value + 1) << 20) - 1 AS last FROM numbers) n
-                LEFT JOIN events ON project = $1 AND type = $6) b
+        "INSERT INTO backfills (project, service, type, metrics, definition, \"begin\", after, until, started_at, rebuild)
+         SELECT $1, $2, $3, $4, $5, first, first, greatest(first, last), $7, $8 FROM
+            (SELECT coalesce((SELECT min(seq) - 1 FROM events WHERE {of}), last) AS first, last
+                FROM (SELECT ((last_value + 1) << 20) - 1 AS last FROM numbers) n) b
          RETURNING {COLUMNS}"
     );
+    let (metrics, rebuild) = (observe::written(&counted), rebuild.written());
     let (definition, kind) = (&new.definition, new.type_name.as_bytes());
     let values: super::db::Values<'_> =
-        &[&new.project, &new.service, &new.type_name, &metrics, definition, &kind, &now.as_ms()];
+        &[&new.project, &new.service, &new.type_name, &metrics, definition, &kind, &now.as_ms(), &rebuild];
     Ok(backfill_row(&conn.only(&sql, values).await?))
 }
 
@@ -82,25 +89,50 @@ pub(super) async fn of_type(conn: &Conn, of: &Recount) -> Asked<Vec<BackfillRow>
     Ok(rows.iter().map(backfill_row).collect())
 }
 
-pub(super) async fn unbackfilled(conn: &Conn, of: &BackfillRow, limit: usize, bytes: usize) -> Asked<Slice> {
-    let limit = limit.min(PAGE_ROWS_SCANNED_MAX);
+/// Where it ends is asked before the types, and these before their events: whatever an event was judged by is known then.
+pub(super) async fn unbackfilled(
+    conn: &Conn,
+    space: i32,
+    of: &BackfillRow,
+    limit: usize,
+    bytes: usize,
+) -> Asked<Slice> {
+    let until = if of.rebuild.is_empty() { of.until } else { events::horizon(conn, space).await? };
+    let until = until.max(of.after);
+    let types = rebuilds::types(conn, of).await?;
+    let limit = (limit.min(PAGE_ROWS_SCANNED_MAX) / types.len()).max(1);
+    let bytes = bytes / types.len();
+    let mut slices = Vec::with_capacity(types.len());
+    for type_name in &types {
+        slices.push(of_one_type(conn, of, type_name, until, (limit, bytes)).await?);
+    }
+    Ok(rebuild::merged(slices, until))
+}
+
+async fn of_one_type(
+    conn: &Conn,
+    of: &BackfillRow,
+    type_name: &str,
+    until: Seq,
+    (limit, bytes): (usize, usize),
+) -> Asked<Slice> {
     let columns = events::COLUMNS;
     let sql = format!(
         "SELECT {columns} FROM events WHERE project = $1 AND type = $2 AND seq > $3 AND seq <= $4
          ORDER BY seq LIMIT $5"
     );
-    let kind = of.type_name.as_bytes();
-    let rows = conn.rows(&sql, &[&of.project, &kind, &of.after, &of.until, &(limit as i64)]).await?;
+    let kind = type_name.as_bytes();
+    let rows = conn.rows(&sql, &[&of.project, &kind, &of.after, &until, &(limit as i64)]).await?;
     let mut slice = Slice { through: of.after, is_end: rows.len() < limit, ..Slice::default() };
     let mut taken = 0;
-    for row in &rows {
-        if taken >= bytes {
+    for (passed, row) in rows.iter().enumerate() {
+        if passed > 0 && taken >= bytes {
             slice.is_end = false;
             break;
         }
         let event = events::event_row(row);
         taken += event.body.len();
-        (slice.through, slice.at) = (event.seq, Some(event.accepted_at));
+        slice.through = event.seq;
         if event.source == of.service {
             slice.events.push((of.project, event));
         }

@@ -162,7 +162,7 @@ pub(super) fn horizon_tag(space: i32) -> i64 {
 /// No event at or below this number can come any more. A group that is under way holds a lock on the last number that
 /// was drawn before its own; the sequence is read before the locks, so whoever is not among them draws a higher one.
 /// It has its own statement: what it excludes must be visible to the next one.
-async fn horizon(conn: &Conn, space: i32) -> Asked<Seq> {
+pub(super) async fn horizon(conn: &Conn, space: i32) -> Asked<Seq> {
     let last: i64 = conn.only("SELECT last_value FROM numbers", &[]).await?.get(0);
     let (tag, mask) = (horizon_tag(space), (1_i64 << 44) - 1);
     let row = conn

@@ -72,6 +72,11 @@ pub(super) async fn raise_swept_until(conn: &Conn, swept_until: Option<i64>) -> 
     Ok(())
 }
 
+/// See [`SWEPT_UNTIL`].
+pub(super) async fn swept_until(conn: &Conn) -> Asked<Option<i64>> {
+    number(conn, SWEPT_UNTIL).await
+}
+
 /// Events of a type that happened, or were accepted, later than this are all there.
 pub(super) async fn kept_since(conn: &Conn, of: &TypeName) -> Asked<Option<Timestamp>> {
     let own = "SELECT swept_until FROM event_terms WHERE project = $1 AND source = $2 AND type = $3";

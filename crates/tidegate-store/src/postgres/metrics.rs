@@ -51,11 +51,13 @@ async fn register_one(
         None => {
             end(conn, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
             let type_name = if spec.kind.is_shared() { "" } else { type_name };
-            let insert = "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING no";
+            let insert =
+                "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms, since)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING no";
             let Spec { kind, name, shape, keep_ms, .. } = spec;
+            let (kind, since) = (kind.code(), now.as_ms());
             let values: super::db::Values<'_> =
-                &[&project, &service, &type_name, &kind.code(), name, shape, &keys_max, keep_ms];
+                &[&project, &service, &type_name, &kind, name, shape, &keys_max, keep_ms, &since];
             conn.only(insert, values).await?.get(0)
         }
     };
@@ -65,7 +67,7 @@ async fn register_one(
 /// Those of a type, and those that its service shares.
 async fn living(conn: &Conn, (project, service, type_name): Name<'_>) -> Asked<Vec<Living>> {
     let sql = "SELECT no, kind, name, shape FROM metrics
-        WHERE project = $1 AND service = $2 AND type IN ('', $3) AND ended_at IS NULL";
+        WHERE project = $1 AND service = $2 AND type IN ('', $3) AND ended_at IS NULL AND rebuilds IS NULL";
     let rows = conn.rows(sql, &[&project, &service, &type_name]).await?;
     let living = rows.iter().filter_map(|row| {
         let kind = Kind::from_code(row.get(1))?;
@@ -101,7 +103,7 @@ pub(super) async fn end_all(conn: &Conn, project: ProjectNo, now: Timestamp) -> 
 /// Events that come from now on are not counted; those that are there may have to be.
 const ENDED: &str = "ended_at = $2, ended_no = (SELECT ((last_value + 1) << 20) - 1 FROM numbers)";
 
-async fn end(conn: &Conn, metrics: &[MetricNo], now: Timestamp) -> Asked<()> {
+pub(super) async fn end(conn: &Conn, metrics: &[MetricNo], now: Timestamp) -> Asked<()> {
     if !metrics.is_empty() {
         let sql = format!("UPDATE metrics SET {ENDED} WHERE no = ANY($1) AND ended_at IS NULL");
         conn.execute(&sql, &[&metrics, &now.as_ms()]).await?;

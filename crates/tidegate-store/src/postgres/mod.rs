@@ -30,6 +30,7 @@ mod open;
 mod postings;
 mod quarantine;
 mod read;
+mod rebuilds;
 mod recount;
 mod replay;
 mod replicas;
@@ -62,10 +63,10 @@ use tokio::sync::Mutex;
 use crate::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Committed,
     Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group,
-    JobRow, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
-    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
-    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace, Triggered,
-    TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
+    JobRow, LastStep, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
+    Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
+    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace,
+    Triggered, TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
@@ -260,7 +261,13 @@ impl Store for PostgresStore {
     }
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
-        Ok(backfills::unbackfilled(&*self.pool.lend().await?, &of, limit, bytes).await?)
+        let conn = self.pool.lend().await?;
+        Ok(backfills::unbackfilled(&conn, self.shared.space, &of, limit, bytes).await?)
+    }
+
+    async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
+        let space = self.shared.space;
+        self.change_at(now, move |conn| Box::pin(rebuilds::finish(conn, space, of, last, now))).await
     }
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {

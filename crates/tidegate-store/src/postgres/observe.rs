@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tidegate_core::id::{Incarnation, MetricNo, ProjectNo, Seq};
+use tidegate_core::observe::Delta;
 use tidegate_core::time::Timestamp;
 
 use super::connect::root_cause;
@@ -133,19 +134,24 @@ async fn last_drawn(conn: &Conn) -> Asked<Seq> {
 }
 
 async fn observe(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<()> {
-    lock_metrics(conn, flush).await?;
+    lock_metrics(conn, &flush.delta).await?;
     if !advance(conn, flush, now).await? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()).into());
     }
-    let changed = states::apply(conn, &flush.delta.sights).await?;
-    rollups::add(conn, &flush.delta).await?;
-    rollups::add(conn, &changed.into_delta()).await?;
-    postings::add(conn, &flush.delta.postings).await
+    write(conn, &flush.delta).await
 }
 
-async fn lock_metrics(conn: &Conn, flush: &Flush) -> Asked<()> {
-    let gains = flush.delta.gains.iter().map(|gain| gain.metric);
-    let sights = flush.delta.sights.iter().flat_map(|sight| [sight.state, sight.transition]);
+/// Whoever calls holds the metrics' rows.
+pub(super) async fn write(conn: &Conn, delta: &Delta) -> Asked<()> {
+    let changed = states::apply(conn, &delta.sights).await?;
+    rollups::add(conn, delta).await?;
+    rollups::add(conn, &changed.into_delta()).await?;
+    postings::add(conn, &delta.postings).await
+}
+
+pub(super) async fn lock_metrics(conn: &Conn, delta: &Delta) -> Asked<()> {
+    let gains = delta.gains.iter().map(|gain| gain.metric);
+    let sights = delta.sights.iter().flat_map(|sight| [sight.state, sight.transition]);
     let metrics: Vec<MetricNo> = gains.chain(sights).collect::<BTreeSet<_>>().into_iter().collect();
     let sql = "SELECT 1 FROM metrics WHERE no = ANY($1) ORDER BY no FOR NO KEY UPDATE";
     conn.execute(sql, &[&metrics]).await?;

@@ -25,7 +25,7 @@ pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 12] = [
+const MIGRATIONS_SQL: [&str; 13] = [
     include_str!("../../migrations/postgres/0001_init.sql"),
     include_str!("../../migrations/postgres/0002_catalog.sql"),
     include_str!("../../migrations/postgres/0003_sending.sql"),
@@ -38,6 +38,7 @@ const MIGRATIONS_SQL: [&str; 12] = [
     include_str!("../../migrations/postgres/0013_observe.sql"),
     include_str!("../../migrations/postgres/0014_claims.sql"),
     include_str!("../../migrations/postgres/0015_history.sql"),
+    include_str!("../../migrations/postgres/0016_rebuilds.sql"),
 ];
 
 impl PostgresStore {

@@ -5,12 +5,12 @@ use tidegate_core::id::{BackfillNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
-use super::{Writer, events, failed, stamp};
-use crate::{BackfillRow, Metric, NewBackfill, Page, Recount, Result, Slice, observe};
+use super::{Writer, events, failed, rebuilds, stamp};
+use crate::{BackfillRow, Metric, NewBackfill, Page, Rebuild, Recount, Result, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, begin, after, until, looked, started_at,
-    finished_at";
+    finished_at, rebuild";
 
 fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
     Ok(BackfillRow {
@@ -26,14 +26,19 @@ fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
         looked: row.get(9)?,
         started_at: Timestamp::from_ms(row.get(10)?),
         finished_at: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_ms),
+        rebuild: Rebuild::read(row.get_ref(12)?.as_str()?),
     })
 }
 
 pub(super) fn start(writer: &mut Writer, new: &NewBackfill, now: Timestamp) -> Result<BackfillRow> {
     let until = writer.next_no - 1;
     let tx = writer.conn.transaction().map_err(failed)?;
-    let metrics = observe::not_yet(new.metrics.clone(), &before(&tx, new).map_err(failed)?)?;
-    let started = insert(&tx, new, &metrics, until, now).map_err(failed)?;
+    let mut counted = observe::not_yet(&new.metrics, &before(&tx, new).map_err(failed)?);
+    let (anew, known) = rebuilds::decide(&tx, new).map_err(failed)?;
+    observe::some_left(&counted, &anew)?;
+    let (made, rebuild) = rebuilds::begin(&tx, (&anew, &known)).map_err(failed)?;
+    counted.extend(made);
+    let started = insert(&tx, new, (&counted, &rebuild), until, now).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     Ok(started)
@@ -52,19 +57,21 @@ fn before(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Result<Vec<Metri
 fn insert(
     tx: &Transaction<'_>,
     new: &NewBackfill,
-    metrics: &[Metric],
+    (metrics, rebuild): (&[Metric], &Rebuild),
     until: Seq,
     now: Timestamp,
 ) -> rusqlite::Result<BackfillRow> {
+    // States are told of by other types too.
+    let of = if rebuild.is_empty() { "project = ?1 AND type = ?3" } else { "TRUE" };
     let sql = format!(
-        "INSERT INTO backfills (project, service, type, metrics, definition, begin, after, until, started_at)
-         SELECT ?1, ?2, ?3, ?4, ?5, first, first, max(first, ?6), ?7 FROM
-            (SELECT coalesce(min(seq) - 1, ?6) AS first FROM events WHERE project = ?1 AND type = ?3)
+        "INSERT INTO backfills (project, service, type, metrics, definition, begin, after, until, started_at, rebuild)
+         SELECT ?1, ?2, ?3, ?4, ?5, first, first, max(first, ?6), ?7, ?8 FROM
+            (SELECT coalesce(min(seq) - 1, ?6) AS first FROM events WHERE {of})
          RETURNING {COLUMNS}"
     );
-    let metrics = observe::written(metrics);
-    let values =
-        params![new.project, new.service, new.type_name, metrics, new.definition, until, now.as_ms()];
+    let (metrics, rebuild) = (observe::written(metrics), rebuild.written());
+    let NewBackfill { project, service, type_name, definition, .. } = new;
+    let values = params![project, service, type_name, metrics, definition, until, now.as_ms(), rebuild];
     tx.query_row(&sql, values, row)
 }
 
@@ -106,25 +113,46 @@ pub(super) fn unbackfilled_sql() -> String {
     )
 }
 
+/// Where it ends is read before the types, and these before their events: whatever an event was judged by is known then.
 pub(super) fn unbackfilled(
     conn: &Connection,
     of: &BackfillRow,
     limit: usize,
     bytes: usize,
 ) -> rusqlite::Result<Slice> {
-    let limit = limit.min(PAGE_ROWS_SCANNED_MAX);
+    let until = if of.rebuild.is_empty() {
+        of.until
+    } else {
+        let newest = conn.prepare_cached("SELECT max(seq) FROM events")?;
+        { newest }.query_row([], |row| row.get::<_, Option<Seq>>(0))?.unwrap_or(0)
+    };
+    let until = until.max(of.after);
+    let types = rebuilds::types(conn, of)?;
+    let limit = (limit.min(PAGE_ROWS_SCANNED_MAX) / types.len()).max(1);
+    let bytes = bytes / types.len();
+    let slices = types.iter().map(|type_name| of_one_type(conn, of, type_name, until, (limit, bytes)));
+    Ok(rebuild::merged(slices.collect::<rusqlite::Result<_>>()?, until))
+}
+
+fn of_one_type(
+    conn: &Connection,
+    of: &BackfillRow,
+    type_name: &str,
+    until: Seq,
+    (limit, bytes): (usize, usize),
+) -> rusqlite::Result<Slice> {
     let mut statement = conn.prepare_cached(&unbackfilled_sql())?;
-    let mut rows = statement.query(params![of.project, of.type_name, of.after, of.until, limit as i64])?;
+    let mut rows = statement.query(params![of.project, type_name, of.after, until, limit as i64])?;
     let mut slice = Slice { through: of.after, ..Slice::default() };
     let (mut taken, mut passed) = (0, 0);
     while let Some(row) = rows.next()? {
-        if taken >= bytes {
+        if passed > 0 && taken >= bytes {
             return Ok(slice);
         }
         passed += 1;
         let event = events::event_row(row)?;
         taken += event.body.len();
-        (slice.through, slice.at) = (event.seq, Some(event.accepted_at));
+        slice.through = event.seq;
         if event.source == of.service {
             slice.events.push((of.project, event));
         }

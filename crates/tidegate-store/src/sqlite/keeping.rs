@@ -62,6 +62,11 @@ pub(super) fn raise_swept_until(conn: &Connection, swept_until: Option<i64>) -> 
     set_number(conn, SWEPT_UNTIL, new)
 }
 
+/// See [`SWEPT_UNTIL`].
+pub(super) fn swept_until(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    number(conn, SWEPT_UNTIL)
+}
+
 /// Events of a type that happened, or were accepted, later than this are all there.
 pub(super) fn kept_since(conn: &Connection, of: &TypeName) -> rusqlite::Result<Option<Timestamp>> {
     let own = "SELECT swept_until FROM event_terms WHERE project = ?1 AND source = ?2 AND type = ?3";

@@ -46,9 +46,19 @@ fn register_one(
             let type_name = if spec.kind.is_shared() { "" } else { type_name };
             let Spec { kind, name, shape, keys_max, keep_ms } = spec;
             tx.execute(
-                "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                params![project, service, type_name, kind.code(), name, shape, keys_max, keep_ms],
+                "INSERT INTO metrics (project, service, type, kind, name, shape, keys_max, keep_ms, since)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![
+                    project,
+                    service,
+                    type_name,
+                    kind.code(),
+                    name,
+                    shape,
+                    keys_max,
+                    keep_ms,
+                    now.as_ms()
+                ],
             )?;
             tx.last_insert_rowid()
         }
@@ -59,7 +69,7 @@ fn register_one(
 /// Those of a type, and those that its service shares.
 fn living(tx: &Transaction<'_>, (project, service, type_name): Name<'_>) -> rusqlite::Result<Vec<Living>> {
     let sql = "SELECT no, kind, name, shape FROM metrics
-        WHERE project = ?1 AND service = ?2 AND type IN ('', ?3) AND ended_at IS NULL";
+        WHERE project = ?1 AND service = ?2 AND type IN ('', ?3) AND ended_at IS NULL AND rebuilds IS NULL";
     let mut statement = tx.prepare(sql)?;
     let mut rows = statement.query(params![project, service, type_name])?;
     let mut living = Vec::new();
@@ -101,7 +111,7 @@ pub(super) fn end_all(tx: &Transaction<'_>, project: ProjectNo, now: Timestamp) 
 /// Events that come from now on are not counted; those that are there may have to be.
 const ENDED: &str = "ended_at = ?2, ended_no = (SELECT coalesce(max(seq), 0) FROM events)";
 
-fn end(tx: &Transaction<'_>, metrics: &[MetricNo], now: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn end(tx: &Transaction<'_>, metrics: &[MetricNo], now: Timestamp) -> rusqlite::Result<()> {
     for no in metrics {
         let sql = format!("UPDATE metrics SET {ENDED} WHERE no = ?1 AND ended_at IS NULL");
         tx.execute(&sql, params![no, now.as_ms()])?;

@@ -29,6 +29,7 @@ mod open;
 mod postings;
 mod quarantine;
 mod read;
+mod rebuilds;
 mod recount;
 mod remembered;
 mod replay;
@@ -59,10 +60,10 @@ use tidegate_core::time::Timestamp;
 use crate::{
     AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Committed,
     Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush,
-    Group, JobRow, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount,
-    Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search,
-    Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered, TypeName,
-    TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    Group, JobRow, LastStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
+    Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
+    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::audit;
@@ -255,6 +256,10 @@ impl Store for SqliteStore {
 
     async fn unbackfilled(&self, of: BackfillRow, limit: usize, bytes: usize) -> Result<Slice> {
         self.readers.read(move |conn| backfills::unbackfilled(conn, &of, limit, bytes).map_err(failed)).await
+    }
+
+    async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
+        self.write(self.calls, move |writer| rebuilds::finish(writer, &of, last, now)).await
     }
 
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tidegate_core::id::{ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::observe::Delta;
 use tidegate_core::time::Timestamp;
 
 use super::remembered::Remembered;
@@ -59,7 +60,7 @@ pub(super) fn observe(writer: &mut Writer, flush: &Flush, now: Timestamp) -> Res
     if !advance(&tx, flush, now).map_err(failed)? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()));
     }
-    write(&tx, &mut known, flush).map_err(failed)?;
+    write(&tx, &mut known, &flush.delta).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     writer.remembered = known;
@@ -86,9 +87,9 @@ fn advance(tx: &Transaction<'_>, flush: &Flush, now: Timestamp) -> rusqlite::Res
     Ok(moved > 0)
 }
 
-fn write(tx: &Transaction<'_>, known: &mut Remembered, flush: &Flush) -> rusqlite::Result<()> {
-    let changed = states::apply(tx, known, &flush.delta.sights)?;
-    rollups::add(tx, known, &flush.delta)?;
+pub(super) fn write(tx: &Transaction<'_>, known: &mut Remembered, delta: &Delta) -> rusqlite::Result<()> {
+    let changed = states::apply(tx, known, &delta.sights)?;
+    rollups::add(tx, known, delta)?;
     rollups::add(tx, known, &changed.into_delta())?;
-    postings::add(tx, &flush.delta.postings)
+    postings::add(tx, &delta.postings)
 }

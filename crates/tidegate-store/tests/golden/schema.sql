@@ -1,4 +1,4 @@
--- version 12
+-- version 13
 CREATE VIEW members (event, window, prev, bytes) AS
     SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
     UNION ALL SELECT event, window, prev, bytes FROM members_apart;
@@ -30,7 +30,7 @@ CREATE TABLE backfills (
     looked      INTEGER NOT NULL DEFAULT 0,
     started_at  INTEGER NOT NULL,
     finished_at INTEGER
-) STRICT;
+, rebuild TEXT NOT NULL DEFAULT '') STRICT;
 CREATE TABLE catalog (
     project    INTEGER NOT NULL,
     service    TEXT NOT NULL,
@@ -178,7 +178,7 @@ CREATE TABLE metrics (
     keep_ms  INTEGER,                        -- how long its rollups are kept; NULL: as long as all others
     ended_at INTEGER,
     ended_no INTEGER                         -- the last event that may have counted
-) STRICT;
+, since INTEGER NOT NULL DEFAULT 0, rebuilds INTEGER) STRICT;
 CREATE TABLE object_changes (
     no      INTEGER PRIMARY KEY,
     state   INTEGER NOT NULL,
@@ -296,7 +296,9 @@ CREATE UNIQUE INDEX jobs_id ON jobs (project, id);
 CREATE INDEX jobs_project ON jobs (project, no);
 CREATE INDEX jobs_running ON jobs (no) WHERE status = 0;
 CREATE INDEX metrics_ended ON metrics (ended_at) WHERE ended_at IS NOT NULL;
-CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name)
+    WHERE ended_at IS NULL AND rebuilds IS NULL;
+CREATE UNIQUE INDEX metrics_rebuilds ON metrics (rebuilds) WHERE ended_at IS NULL AND rebuilds IS NOT NULL;
 CREATE INDEX object_changes_until ON object_changes (state, until);
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE INDEX quarantine_project ON quarantine (project, no);

@@ -16,9 +16,11 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate backfill shop order.paid                     everything that the type counts or indexes
   tidegate backfill shop order.paid --metric by_country
+  tidegate backfill shop order.paid --metric 'order data.status'   a state: its object and attribute
   tidegate backfill                                     what was asked for, and how far it is
 
-It needs an admin key. Each event is counted once, whatever is stopped in between; states can not be backfilled.";
+It needs an admin key. Each event is counted once, whatever is stopped in between. A state is counted anew from all types
+that tell of it, and shown as it was until that is done.";
 
 const COLUMNS: [Column; 7] = [
     ("SERVICE", "service"),
@@ -42,7 +44,7 @@ pub(crate) struct BackfillArgs {
     /// Their type
     #[arg(value_name = "TYPE")]
     type_name: Option<String>,
-    /// Only this counter, histogram or indexed attribute (repeatable)
+    /// Only this counter, histogram, state or indexed attribute (repeatable)
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Do not wait for its end

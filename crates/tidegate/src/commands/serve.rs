@@ -162,6 +162,9 @@ pub(crate) struct ObserveArgs {
     /// Events that are counted in one transaction at most [default: 30000]
     #[arg(long, env = "TIDEGATE_OBSERVE_BATCH", value_name = "N")]
     pub(crate) observe_batch: Option<usize>,
+    /// Threads that read the events of one transaction; what is counted is the same [default: 1]
+    #[arg(long, env = "TIDEGATE_OBSERVE_WORKERS", value_name = "N")]
+    pub(crate) observe_workers: Option<usize>,
     /// `false` keeps all indexes of attributes as they are
     #[arg(long, env = "TIDEGATE_OBSERVE_INDEX", value_name = "BOOL", hide_short_help = true)]
     pub(crate) observe_index: Option<bool>,
@@ -257,6 +260,7 @@ fn flags(args: ServeArgs) -> File {
         observe: settings::ObserveSection {
             interval: args.counting.observe_interval,
             batch: args.counting.observe_batch,
+            workers: args.counting.observe_workers,
             index: args.counting.observe_index,
             counters: args.counting.observe_counters,
             histograms: args.counting.observe_histograms,

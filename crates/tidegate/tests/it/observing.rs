@@ -261,3 +261,107 @@ fn kinds_can_be_switched_off() {
     let answer = admin.post("/v1/query/histograms", &days().json(&ask)).expect(200);
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }
+
+const TRAILS: &str = "/v1/catalog/services/shop/types/trail";
+
+fn trail(n: usize, kind: &str, second: usize, status: &str) -> Value {
+    let time = days().text(&format!("2026-03-02T10:{:02}:{:02}Z", second / 60, second % 60));
+    json!({"id": format!("{kind}-{n}"), "source": "shop", "type": kind, "time": time,
+        "data": {"order_id": format!("o{}", n % 7), "status": status}})
+}
+
+/// How many objects are in each state now.
+fn states(client: &Client) -> Vec<(String, i64)> {
+    let ask = json!({"service": "shop", "object": "order", "attribute": "data.status"});
+    let answer = client.post("/v1/query/states", &ask).expect(200);
+    let mut states: Vec<(String, i64)> = answer["states"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|state| {
+            (state["state"].as_str().expect("text").to_owned(), state["count"].as_i64().expect("a number"))
+        })
+        .filter(|(_, count)| *count != 0)
+        .collect();
+    states.sort();
+    states
+}
+
+fn transitions(client: &Client) -> i64 {
+    let ask = json!({"service": "shop", "object": "order", "attribute": "data.status", "from": DAY[0], "to": DAY[1], "every": "1d"});
+    let answer = client.post("/v1/query/transitions", &days().json(&ask)).expect(200);
+    let counts = answer["buckets"][0]["transitions"].as_array().expect("a list").clone();
+    counts.iter().map(|change| change["count"].as_i64().expect("a number")).sum()
+}
+
+#[test]
+fn the_past_of_states_is_counted_too_whatever_is_killed() {
+    let few = Setup { variables: vec![("TIDEGATE_OBSERVE_BATCH", "20".to_owned())], ..Setup::usual() };
+    let mut server = Server::start_with(&few);
+    let admin = server.admin();
+    let tells =
+        json!({"states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"]}]});
+    // Seven orders go from A to B and so on, eighty times; what comes last happened first.
+    let names = ["A", "B", "C", "D"];
+    let status = |n: usize| names[n / 7 % 4];
+    let (first, second): (Vec<usize>, Vec<usize>) = (0..560).partition(|n| *n < 300);
+    let events =
+        |some: &[usize]| -> Value { some.iter().map(|n| trail(*n, "trail", *n, status(*n))).collect() };
+    assert_eq!(admin.publish(&events(&first))["accepted"], 300);
+    admin.call("PUT", TRAILS, &tells).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/step", &tells).expect(201);
+    admin.publish(&events(&second[..100]));
+    assert_eq!(transitions(&admin), 100, "from where it was declared on");
+    let begun =
+        admin.post(&format!("{TRAILS}/backfill"), &json!({"metrics": ["order data.status"]})).expect(202);
+    assert_eq!(begun["metrics"], json!(["order data.status"]));
+    for (round, some) in second[100..].chunks(40).enumerate() {
+        server.kill();
+        server.restart(&few);
+        let admin = server.admin();
+        assert_eq!(admin.publish(&events(some))["accepted"], 40);
+        assert_eq!(admin.publish(&events(some))["duplicates"], 40);
+        if round == 1 {
+            admin
+                .post(&format!("{TRAILS}/backfill"), &json!({"metrics": ["none"]}))
+                .problem(422, "metric_unknown");
+        }
+    }
+    let admin = server.admin();
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!(transitions(&admin), 560, "each event is a change");
+    assert_eq!(states(&admin), [("D".to_owned(), 7)]);
+    // Too late, in time, and of another type.
+    admin.publish(&json!([
+        trail(560, "trail", 5, "A"),
+        trail(561, "step", 561, "A"),
+        trail(562, "trail", 570, "B")
+    ]));
+    assert_eq!(states(&admin), [("A".to_owned(), 1), ("B".to_owned(), 1), ("D".to_owned(), 5)]);
+    assert_eq!(transitions(&admin), 562);
+    let shell = Shell::new(&server);
+    for kind in ["trail", "step"] {
+        assert_eq!(shell.runs(&format!("tidegate audit shop {kind}")).json(0)[0]["audit"]["agrees"], true);
+    }
+    shows(&shell, "backfill", &["trail", "done", "order data.status"]);
+    let again = admin.post(&format!("{TRAILS}/backfill"), &json!({})).problem(409, "conflict");
+    assert!(again["detail"].as_str().is_some_and(|text| text.contains("has been backfilled")), "{again}");
+}
+
+#[test]
+fn a_second_type_brings_its_past_into_a_state() {
+    let server = Server::start();
+    let admin = server.admin();
+    let tells = json!({"states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"], "additional": ["*"]}]});
+    admin.publish(&json!([trail(0, "step", 0, "NEW"), trail(1, "step", 1, "NEW")]));
+    admin.call("PUT", TRAILS, &tells).expect(201);
+    admin.publish(&json!([trail(7, "trail", 10, "PAID"), trail(14, "trail", 20, "SENT")]));
+    assert_eq!(transitions(&admin), 2);
+    admin.call("PUT", "/v1/catalog/services/shop/types/step", &tells).expect(201);
+    let shell = Shell::new(&server);
+    shows(&shell, "backfill shop step", &["events of shop step counted"]);
+    // (none) to NEW twice, NEW to PAID, PAID to SENT and NEW to SENT.
+    assert_eq!(transitions(&admin), 5);
+    assert_eq!(states(&admin), [("NEW".to_owned(), 1), ("SENT".to_owned(), 1)]);
+    assert_eq!(shell.runs("tidegate audit shop trail").json(0)[0]["audit"]["agrees"], true);
+}

@@ -44,7 +44,7 @@ const NEXT_SEGMENT: &str = "SELECT min(segment) FROM postings WHERE segment > $1
 const REMOVE_POSTINGS: &str = "DELETE FROM postings WHERE ctid = ANY(ARRAY(SELECT ctid FROM postings
     WHERE segment = $1 AND NOT EXISTS (SELECT 1 FROM events WHERE seq >= $2 AND seq <= $3) LIMIT $4))";
 const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
-    WHERE no >= $1 AND kind = $2 AND ended_at IS NULL ORDER BY no LIMIT 1";
+    WHERE no >= $1 AND kind = $2 AND ended_at IS NULL AND rebuilds IS NULL ORDER BY no LIMIT 1";
 const OBJECTS: &str = "SELECT object, value, time FROM objects
     WHERE state = $1 AND object > $2 ORDER BY object LIMIT $3";
 const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE no = ANY(ARRAY(

@@ -29,14 +29,16 @@ const PIECE_ROWS: i64 = 5_000;
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
 /// Whether a delivery that may still be sent carries the event `e`, or a window that gathers holds it, or it has not been
-/// observed while there is any metric. Each is one look at an index: as `EXISTS` the planner might read all deliveries
+/// observed while there is any metric, or somebody who counts states anew has not looked at it. Each is one look at an index: as `EXISTS` the planner might read all deliveries
 /// instead.
 pub(super) const NEEDED: &str =
     "((SELECT TRUE FROM deliveries d WHERE d.event = e.seq AND d.status IN (0, 1, 2, 4) LIMIT 1) IS NOT NULL
         OR (SELECT TRUE FROM members m JOIN windows w ON w.no = m.\"window\" LEFT JOIN deliveries d ON d.id = w.delivery
             WHERE m.event = e.seq AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1) IS NOT NULL
         OR (SELECT TRUE FROM marks k WHERE k.incarnation = e.incarnation AND k.seq < e.seq
-            AND EXISTS (SELECT 1 FROM metrics WHERE ended_at IS NULL)) IS NOT NULL)";
+            AND EXISTS (SELECT 1 FROM metrics WHERE ended_at IS NULL)) IS NOT NULL
+        OR (SELECT TRUE FROM backfills b WHERE b.finished_at IS NULL AND b.rebuild <> '' AND b.after < e.seq
+            LIMIT 1) IS NOT NULL)";
 /// Whether the type of the event `e` has a term of its own: then others care for it.
 pub(super) const HAS_OWN_TERM: &str = "((SELECT TRUE FROM event_terms t
     WHERE t.project = e.project AND t.source = e.source AND t.type = e.type) IS NOT NULL)";
@@ -115,6 +117,10 @@ impl Step<'_> {
                 newest.into_iter().for_each(|_| self.out.due_at(due));
                 return Ok(Sweep::Rollups(0));
             }
+        }
+        if self.is_rebuilding(table).await? {
+            self.look_again();
+            return Ok(Sweep::Rollups(0));
         }
         let Some(needed) = self.needed(table).await? else {
             let begin = "INSERT INTO periods_kept VALUES ($1, FALSE) ON CONFLICT DO NOTHING";
@@ -237,6 +243,10 @@ impl Step<'_> {
         self.detaching(async {
             let name = name("events", table);
             self.detach("events", &name).await?;
+            // Whoever begins to count states anew looks at events, and waits from here on.
+            if self.is_rebuilding(table).await? {
+                return Ok(false);
+            }
             // Whoever was about to make a delivery of one of these has ended, or will not find it.
             let since = self.needed_since(table, needed.mark).await?;
             needed.seqs.extend(&since);
@@ -247,7 +257,7 @@ impl Step<'_> {
             self.note_overdue(&needed.overdue.into_iter().collect::<Vec<_>>()).await?;
             keeping::raise_swept_until(self.conn, needed.newest).await?;
             self.conn.execute("DELETE FROM periods_kept WHERE period = $1", &[&table.period]).await?;
-            Ok(())
+            Ok(true)
         })
         .await
     }
@@ -257,19 +267,25 @@ impl Step<'_> {
         Ok(self.conn.client().batch_execute(&sql).await?)
     }
 
-    /// Undoes `work` if it had to wait for too long.
-    async fn detaching(&self, work: impl Future<Output = Asked<()>>) -> Asked<bool> {
+    /// Undoes `work` if it had to wait for too long, or says no.
+    async fn detaching(&self, work: impl Future<Output = Asked<bool>>) -> Asked<bool> {
         let client = self.conn.client();
         client.batch_execute("SAVEPOINT detaching").await?;
         match work.await {
-            Ok(()) => Ok(true),
-            Err(Fault::Database(error)) if has_waited(&error) => {
-                client.batch_execute("ROLLBACK TO detaching").await?;
-                tracing::debug!("a period is dropped another time: others are using it");
-                Ok(false)
-            }
-            Err(error) => Err(error),
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(Fault::Database(error)) if has_waited(&error) => {}
+            Err(error) => return Err(error),
         }
+        client.batch_execute("ROLLBACK TO detaching").await?;
+        tracing::debug!("a period is dropped another time: others are using it");
+        Ok(false)
+    }
+
+    /// Whether somebody who counts states anew has not looked at all of a period.
+    async fn is_rebuilding(&self, table: &Table) -> Asked<bool> {
+        let sql = "SELECT 1 FROM backfills WHERE finished_at IS NULL AND rebuild <> '' AND after < $1";
+        self.conn.exists(sql, &[&self.last_no(table)]).await
     }
 
     /// Gives free the ids of what is gone with a detached period, and drops it at the end. Says where to go on.
@@ -325,7 +341,8 @@ impl Step<'_> {
                 "INSERT INTO members SELECT * FROM {name} WHERE event IN (SELECT seq FROM events_kept)"
             );
             self.conn.client().execute(&put_back, &[]).await?;
-            Ok(self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?)
+            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            Ok(true)
         })
         .await
     }
@@ -336,7 +353,8 @@ impl Step<'_> {
             self.detach("attempts", &name).await?;
             let put_back = format!("INSERT INTO attempts SELECT * FROM {name} WHERE delivery = ANY($1)");
             self.conn.client().execute(&put_back, &[&left]).await?;
-            Ok(self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?)
+            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            Ok(true)
         })
         .await
     }

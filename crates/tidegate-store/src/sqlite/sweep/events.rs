@@ -27,9 +27,11 @@ pub(in crate::sqlite) const OVERDUE: &str =
     LEFT JOIN events e ON e.seq = o.seq
     LEFT JOIN event_terms t ON t.project = e.project AND t.source = e.source AND t.type = e.type
     WHERE o.seq > ?1 ORDER BY o.seq LIMIT ?2";
-/// Everything up to here has been observed; everything there is, where nothing is counted.
+/// Everything up to here has been observed, and looked at by those who count states anew; everything there is, where
+/// nothing is counted.
 const OBSERVED: &str = "SELECT CASE WHEN EXISTS (SELECT 1 FROM metrics WHERE ended_at IS NULL)
-    THEN (SELECT min(seq) FROM marks) ELSE ?1 END";
+    THEN min((SELECT min(seq) FROM marks), coalesce(
+        (SELECT min(after) FROM backfills WHERE finished_at IS NULL AND rebuild <> ''), ?1)) ELSE ?1 END";
 const TERM: &str = "SELECT no, project, source, type, keep_ms, walked FROM event_terms
     WHERE no > ?1 ORDER BY no LIMIT 1";
 

@@ -43,7 +43,7 @@ pub(in crate::sqlite) const REMOVE_POSTINGS: &str =
     "DELETE FROM postings WHERE segment = ?1 AND (metric, value, first) IN
         (SELECT metric, value, first FROM postings WHERE segment = ?1 LIMIT ?2)";
 const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
-    WHERE no >= ?1 AND kind = ?2 AND ended_at IS NULL ORDER BY no LIMIT 1";
+    WHERE no >= ?1 AND kind = ?2 AND ended_at IS NULL AND rebuilds IS NULL ORDER BY no LIMIT 1";
 pub(in crate::sqlite) const OBJECTS: &str = "SELECT object, value, time FROM objects
     WHERE state = ?1 AND object > ?2 ORDER BY object LIMIT ?3";
 pub(in crate::sqlite) const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE no IN

@@ -1,0 +1,204 @@
+//! Rebuilds: how states are backfilled.
+//!
+//! What an event changes about an object depends on what is known of it, so the past can not be added to a state as it is
+//! added to a counter. A state is counted anew instead, under another number: every kept event of the types that tell of
+//! it, in order of acceptance and a step at a time, each step like a flush. Meanwhile the old number is counted and shown
+//! as before. At the end the few events that are left are counted while nobody may accept any, and in that same
+//! transaction the types declare the new number. So every event of an older configuration was counted by the backfill,
+//! every other one is counted as it comes, and neither needs to know of the other.
+//!
+//! Promises: an event counts by its type as it was in its day, if that told of the state, or else as it was when the
+//! backfill began, if it did then. Nothing is lost: a state that has counted events which are gone is not counted anew, and
+//! no event goes before a rebuild has reached it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::id::{MetricNo, Version};
+use tidegate_core::observe::{Delta, Kind};
+
+use crate::{Metric, Slice};
+
+/// What is counted anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Types that told of the states when it began, and what each was, as JSON.
+    pub types: Vec<(String, String)>,
+    /// Numbers of states and of the transitions beside them, and those that take their place.
+    pub replaced: Vec<(MetricNo, MetricNo)>,
+}
+
+impl Rebuild {
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.replaced.is_empty()
+    }
+
+    /// What takes the place of a metric.
+    pub fn instead_of(&self, no: MetricNo) -> Option<MetricNo> {
+        self.replaced.iter().find(|(old, _)| *old == no).map(|(_, new)| *new)
+    }
+
+    /// Whether it takes the place of one.
+    pub fn makes(&self, no: MetricNo) -> bool {
+        self.replaced.iter().any(|(_, new)| *new == no)
+    }
+
+    /// As it is kept.
+    pub(crate) fn written(&self) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(&(&self.types, &self.replaced)).expect("names and numbers are always JSON")
+    }
+
+    /// Reads what [`Rebuild::written`] wrote; nothing if it is something else.
+    pub(crate) fn read(text: &str) -> Self {
+        let (types, replaced) = serde_json::from_str(text).unwrap_or_default();
+        Self { types, replaced }
+    }
+
+    /// The metrics of a type with the new numbers, if any of them gets one.
+    pub(crate) fn renumbered(&self, metrics: &[Metric]) -> Option<Vec<Metric>> {
+        let new = |(kind, name, no): &Metric| (*kind, name.clone(), self.instead_of(*no).unwrap_or(*no));
+        let renumbered: Vec<Metric> = metrics.iter().map(new).collect();
+        (renumbered != metrics).then_some(renumbered)
+    }
+}
+
+/// Makes of the last events of a rebuild what they add; nothing if some were judged by a configuration that is not known
+/// here yet.
+pub type LastStep = Box<dyn FnOnce(&Slice) -> Option<Delta> + Send>;
+
+/// What a store knows of a service whose states are to be counted anew.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Declared types: what each is, and its metrics.
+    pub(crate) declared: Vec<(String, String, Vec<Metric>)>,
+    /// What types were from each version on, oldest first.
+    pub(crate) versions: Vec<(String, Version, Vec<Metric>)>,
+    /// By which version the oldest event of each declared type was judged.
+    pub(crate) oldest: BTreeMap<String, Version>,
+    /// Up to when events are gone; of types with a term of their own, and of all others.
+    pub(crate) swept: (BTreeMap<String, i64>, Option<i64>),
+    /// Since when each metric has counted.
+    pub(crate) since: BTreeMap<MetricNo, i64>,
+    /// Metrics that are being counted anew.
+    pub(crate) under_way: BTreeSet<MetricNo>,
+    /// What was counted anew before.
+    pub(crate) done: Vec<Rebuild>,
+}
+
+/// What of the states that somebody wants backfilled can be counted anew.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// States and transitions, by their old numbers.
+    pub(crate) metrics: Vec<Metric>,
+    /// The types that tell of them.
+    pub(crate) types: Vec<(String, String)>,
+    /// Why one is left out.
+    pub(crate) why_not: Option<&'static str>,
+}
+
+/// Whether a metric is backfilled by counting it anew.
+pub(crate) fn is_rebuilt(kind: Kind) -> bool {
+    matches!(kind, Kind::State | Kind::Transition)
+}
+
+const UNDER_WAY: &str = "the state is being backfilled already";
+pub(crate) const COUNTED: &str = "everything that the type declares has been backfilled";
+const LOST: &str = "the state has counted events that are no longer kept: to count it anew would lose them";
+
+impl Known {
+    pub(crate) fn decide(&self, asked: &[Metric]) -> Wanted {
+        let mut wanted = Wanted::default();
+        let (mut names, mut types) = (BTreeSet::new(), BTreeMap::new());
+        for (_, name, no) in asked.iter().filter(|(kind, ..)| *kind == Kind::State) {
+            let why_not = if self.under_way.contains(no) {
+                Some(UNDER_WAY)
+            } else if !self.has_missed(*no) {
+                Some(COUNTED)
+            } else if self.swept_until(*no) >= self.since.get(no).copied() {
+                Some(LOST)
+            } else {
+                names.insert(name);
+                types.extend(self.tellers(*no).map(|(name, definition, _)| (name, definition)));
+                None
+            };
+            wanted.why_not = wanted.why_not.or(why_not);
+        }
+        let is_wanted = |(kind, name, _): &&Metric| is_rebuilt(*kind) && names.contains(name);
+        wanted.metrics = asked.iter().filter(is_wanted).cloned().collect();
+        wanted.types =
+            types.into_iter().map(|(name, definition)| (name.clone(), definition.clone())).collect();
+        wanted
+    }
+
+    /// Up to when events are gone that a metric may have counted.
+    pub(crate) fn swept_until(&self, no: MetricNo) -> Option<i64> {
+        let ((own, others), line) = (&self.swept, self.line(no));
+        let told = self.versions.iter().filter(|(.., metrics)| has(metrics, &line));
+        told.filter_map(|(name, ..)| own.get(name)).copied().max().max(*others)
+    }
+
+    fn tellers(&self, no: MetricNo) -> impl Iterator<Item = &(String, String, Vec<Metric>)> {
+        self.declared.iter().filter(move |(.., metrics)| has(metrics, &[no]))
+    }
+
+    /// A metric and those whose place it has taken.
+    fn line(&self, no: MetricNo) -> Vec<MetricNo> {
+        let mut line = vec![no];
+        let before = |no| self.done.iter().flat_map(|done| &done.replaced).find(move |(_, new)| *new == no);
+        while let Some((old, _)) = before(line[line.len() - 1]).filter(|(old, _)| !line.contains(old)) {
+            line.push(*old);
+        }
+        line
+    }
+
+    /// Whether a kept event was judged by a version of its type that did not tell of the state, though the type does now.
+    fn has_missed(&self, no: MetricNo) -> bool {
+        let line = self.line(no);
+        let made = self.done.iter().find(|done| done.makes(no));
+        self.tellers(no).any(|(name, ..)| {
+            let Some(oldest) = self.oldest.get(name) else { return false };
+            let versions = self.versions.iter().filter(|(of, ..)| of == name);
+            let versions: Vec<_> =
+                versions.map(|(_, since, metrics)| (*since, has(metrics, &line))).collect();
+            // All that came before was counted by a backfill, if the type told of the state when that began.
+            let is_made = made.is_some_and(|made| made.types.iter().any(|(of, _)| of == name));
+            let told = |(since, tells): &(Version, bool)| *tells || is_made && *since < self.first(name, no);
+            let is_before = !is_made && versions.first().is_none_or(|(first, _)| oldest < first);
+            is_before || versions.windows(2).any(|pair| !told(&pair[0]) && pair[1].0 > *oldest)
+        })
+    }
+
+    /// Since which version a type declares a number.
+    fn first(&self, name: &str, no: MetricNo) -> Version {
+        let mut of = self.versions.iter().filter(|(of, _, metrics)| of == name && has(metrics, &[no]));
+        of.next().map_or(Version::MAX, |(_, since, _)| *since)
+    }
+}
+
+fn has(metrics: &[Metric], any: &[MetricNo]) -> bool {
+    metrics.iter().any(|(.., of)| any.contains(of))
+}
+
+/// Types of which a rebuild looks at events: those that told of it when it began, and those that told of what it takes the
+/// place of, in any version.
+pub(crate) fn types_of(rebuild: &Rebuild, versions: Vec<(String, Vec<Metric>)>) -> Vec<String> {
+    let tells = |metrics: &[Metric]| metrics.iter().any(|(.., no)| rebuild.instead_of(*no).is_some());
+    let told = versions.into_iter().filter(|(_, metrics)| tells(metrics)).map(|(name, _)| name);
+    let began = rebuild.types.iter().map(|(name, _)| name.clone());
+    told.chain(began).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// One slice out of those of several types, each of which is there up to where it was cut off. `until` is where the last
+/// ends.
+pub(crate) fn merged(slices: Vec<Slice>, until: i64) -> Slice {
+    let cut = slices.iter().filter(|slice| !slice.is_end).map(|slice| slice.through).min();
+    let is_in = |seq: i64| cut.is_none_or(|cut| seq <= cut);
+    let events = slices.into_iter().flat_map(|slice| slice.events);
+    let mut events: Vec<_> = events.filter(|(_, event)| is_in(event.seq)).collect();
+    events.sort_by_key(|(_, event)| event.seq);
+    let at = events.last().map(|(_, event)| event.accepted_at);
+    Slice { through: cut.unwrap_or(until), at, events, is_end: cut.is_none() }
+}
