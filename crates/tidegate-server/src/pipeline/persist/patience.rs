@@ -12,7 +12,8 @@ use super::{Batch, Persist};
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Persist {
-    /// Commits. When that takes too long, whoever has something in this group, or comes meanwhile, is told to come again. The group goes on; what became of it is known when the store answers.
+    /// Commits. When that takes too long, whoever has something in this group, or comes meanwhile, is told to come again.
+    /// The group goes on; what became of it is known when the store answers.
     pub(super) async fn patiently(&self, group: Arc<Group>, batch: &mut Batch) -> Result<Committed, Error> {
         let mut commit = self.store.commit(group);
         tokio::select! {
