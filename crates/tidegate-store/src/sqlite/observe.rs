@@ -87,7 +87,7 @@ fn advance(tx: &Transaction<'_>, flush: &Flush, now: Timestamp) -> rusqlite::Res
 }
 
 fn write(tx: &Transaction<'_>, known: &mut Remembered, flush: &Flush) -> rusqlite::Result<()> {
-    let changed = states::apply(tx, known, &flush.delta.sights)?;
+    let changed = states::apply(tx, &flush.delta.sights)?;
     rollups::add(tx, known, &flush.delta)?;
     rollups::add(tx, known, &changed.into_delta())?;
     postings::add(tx, &flush.delta.postings)
