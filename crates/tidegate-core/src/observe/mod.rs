@@ -19,6 +19,7 @@ mod grain;
 pub mod history;
 mod kept;
 mod metric;
+pub mod objects;
 pub mod page;
 mod pick;
 pub mod posting;

@@ -24,6 +24,7 @@ mod lanes;
 #[cfg(feature = "conformance")]
 mod lives;
 mod metrics;
+mod objects;
 mod observe;
 mod open;
 mod postings;

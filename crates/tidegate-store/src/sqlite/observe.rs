@@ -88,7 +88,7 @@ fn advance(tx: &Transaction<'_>, flush: &Flush, now: Timestamp) -> rusqlite::Res
 }
 
 pub(super) fn write(tx: &Transaction<'_>, known: &mut Remembered, delta: &Delta) -> rusqlite::Result<()> {
-    let changed = states::apply(tx, known, &delta.sights)?;
+    let changed = states::apply(tx, &delta.sights)?;
     rollups::add(tx, known, delta)?;
     rollups::add(tx, known, &changed.into_delta())?;
     postings::add(tx, &delta.postings)

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::failed;
 use crate::{Error, Result};
 
-pub(super) const MIGRATIONS: [&str; 13] = [
+pub(super) const MIGRATIONS: [&str; 14] = [
     include_str!("../../migrations/sqlite/0001_init.sql"),
     include_str!("../../migrations/sqlite/0002_catalog.sql"),
     include_str!("../../migrations/sqlite/0003_sending.sql"),
@@ -22,6 +22,7 @@ pub(super) const MIGRATIONS: [&str; 13] = [
     include_str!("../../migrations/sqlite/0013_observe.sql"),
     include_str!("../../migrations/sqlite/0015_history.sql"),
     include_str!("../../migrations/sqlite/0016_rebuilds.sql"),
+    include_str!("../../migrations/sqlite/0017_objects.sql"),
 ];
 
 /// Keeps a second process out for as long as the file is open.

@@ -1,9 +1,12 @@
 //! Counting again: every observed event of a type, and what was counted of it, in one read transaction.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use rusqlite::{Connection, params};
 use tidegate_core::id::MetricNo;
 
-use super::{backfills, events, keeping, rollups};
+use super::{backfills, events, keeping, objects, rollups};
 use crate::{Recount, Recounted, Recounter};
 
 pub(super) fn events_sql() -> String {
@@ -13,7 +16,6 @@ pub(super) fn events_sql() -> String {
             AND source = ?3 AND time >= ?4 AND time < ?5 ORDER BY seq"
     )
 }
-pub(super) const OBJECTS: &str = "SELECT value, count(*) FROM objects WHERE state = ?1 GROUP BY value";
 
 pub(super) fn recount(
     conn: &Connection,
@@ -31,13 +33,16 @@ pub(super) fn recount(
     let buckets = of.buckets();
     let read = |metric: &MetricNo| Ok((*metric, rollups::read(conn, *metric, &buckets)?));
     let mut rollups = of.metrics.iter().map(read).collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut objects = Vec::new();
+    let mut in_states = Vec::new();
     for state in &of.states {
         rollups.push((*state, rollups::read(conn, *state, &[Recount::WEEKS])?));
-        let mut statement = conn.prepare_cached(OBJECTS)?;
-        let rows = statement.query_map([state], |row| Ok((*state, row.get(0)?, row.get(1)?)))?;
-        objects.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+        let mut counts: BTreeMap<Arc<str>, i64> = BTreeMap::new();
+        objects::walk(conn, *state, "", |_, object| {
+            *counts.entry(object.value).or_default() += 1;
+            true
+        })?;
+        in_states.extend(counts.into_iter().map(|(value, count)| (*state, value.to_string(), count)));
     }
     let kept_since = keeping::kept_since(conn, &of.name())?;
-    Ok(Recounted { recounter, kept_since, rollups, objects })
+    Ok(Recounted { recounter, kept_since, rollups, objects: in_states })
 }

@@ -1,4 +1,4 @@
-//! What the writer remembers of rows that counting meets again and again: numbers of keys, and objects.
+//! What the writer remembers of rows that counting meets again and again: numbers of keys.
 //!
 //! There is one writer, so what it has read or written is what the store has, until it writes something else. Whoever
 //! writes takes everything that is remembered, changes it along with the rows, and gives it back after the commit: what
@@ -10,27 +10,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tidegate_core::id::{KeyNo, MetricNo};
-use tidegate_core::observe::state::ObjectRow;
 
 /// Keys whose numbers are remembered, of about 100 bytes each; those that are counted all the time fit.
 const KEYS_MAX: usize = 100_000;
-/// Objects that are remembered, of about 200 bytes each: most are heard of again soon or never.
-const OBJECTS_MAX: usize = 131_072;
 
 /// What is remembered.
 #[derive(Default)]
 pub(super) struct Remembered {
     /// Numbers of keys that are in the store.
     pub(super) keys: Rows<KeyNo, KEYS_MAX>,
-    /// Objects as the store has them, by the metric of their state.
-    pub(super) objects: Rows<ObjectRow, OBJECTS_MAX>,
 }
 
 impl Remembered {
     /// Forgets everything of a metric.
     pub(super) fn forget_metric(&mut self, metric: MetricNo) {
         self.keys.forget_metric(metric);
-        self.objects.forget_metric(metric);
     }
 }
 
@@ -79,10 +73,6 @@ impl<V, const MAX: usize> Rows<V, MAX> {
         }
     }
 
-    pub(super) fn forget(&mut self, metric: MetricNo, name: &str) {
-        self.metrics.get_mut(&metric).map(|rows| rows.remove(name));
-    }
-
     fn forget_metric(&mut self, metric: MetricNo) {
         self.metrics.remove(&metric);
     }
@@ -121,11 +111,10 @@ mod tests {
         for no in 0..6 {
             rows.put(no % 2, no.to_string().into(), no);
         }
-        rows.forget(0, "0");
-        for (name, expected) in [("0", None), ("2", Some(2)), ("4", Some(4))] {
+        rows.forget_metric(1);
+        for (name, expected) in [("0", Some(0)), ("1", None), ("2", Some(2)), ("4", Some(4))] {
             assert_eq!(rows.get(0, name).copied(), expected);
         }
-        rows.forget_metric(1);
         assert!(["1", "3", "5"].iter().all(|name| rows.get(1, name).is_none()));
     }
 }

@@ -186,14 +186,11 @@ CREATE TABLE object_changes (
     changes BLOB NOT NULL                    -- packed, in order of events
 ) STRICT;
 CREATE TABLE objects (
-    state   INTEGER NOT NULL,                -- the metric
-    object  TEXT NOT NULL,
-    value   TEXT NOT NULL,
-    time    INTEGER NOT NULL,
-    event   INTEGER NOT NULL,
-    visited TEXT NOT NULL,                   -- a JSON list of the states it has been in
-    PRIMARY KEY (state, object)
-) STRICT, WITHOUT ROWID;
+    no     INTEGER PRIMARY KEY,
+    state  INTEGER NOT NULL,                 -- the metric
+    first  TEXT NOT NULL,                    -- it has the objects from here on, up to where the next one begins
+    packed BLOB NOT NULL
+) STRICT;
 CREATE TABLE postings (
     segment INTEGER NOT NULL,
     metric  INTEGER NOT NULL,
@@ -300,6 +297,7 @@ CREATE UNIQUE INDEX metrics_name ON metrics (project, service, type, kind, name)
     WHERE ended_at IS NULL AND rebuilds IS NULL;
 CREATE UNIQUE INDEX metrics_rebuilds ON metrics (rebuilds) WHERE ended_at IS NULL AND rebuilds IS NOT NULL;
 CREATE INDEX object_changes_until ON object_changes (state, until);
+CREATE UNIQUE INDEX objects_first ON objects (state, first);
 CREATE UNIQUE INDEX projects_id ON projects (id) WHERE deleted_at IS NULL;
 CREATE INDEX quarantine_project ON quarantine (project, no);
 CREATE UNIQUE INDEX quarantine_unit ON quarantine (project, id, source, fingerprint);

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 use tidegate_core::id::MetricNo;
-use tidegate_core::observe::{Grain, Kept, Kind, Slab, state};
+use tidegate_core::observe::state::{self, ObjectRow};
+use tidegate_core::observe::{Grain, Kept, Kind, Slab};
 use tidegate_core::time::Timestamp;
 
 use super::Step;
 use crate::Sweep;
-use crate::sqlite::{keeping, postings, rollups};
+use crate::sqlite::{keeping, objects, postings, rollups};
 use crate::sweep::{ENDED_GRACE, METRICS_PER_STEP, before, next_walk};
 
 /// When objects were last gone through, and the oldest news of any that was left then.
@@ -31,12 +32,11 @@ const ENDED: &str = "SELECT no FROM metrics WHERE ended_at <= ?1
         AND NOT EXISTS (SELECT 1 FROM events WHERE seq > (SELECT min(seq) FROM marks) AND seq <= ended_no)
     ORDER BY ended_at LIMIT 1";
 /// Everything of a metric, some rows at a time.
-pub(in crate::sqlite) const REMOVE_OF_METRIC: [&str; 4] = [
+pub(in crate::sqlite) const REMOVE_OF_METRIC: [&str; 3] = [
     "DELETE FROM rollups WHERE metric = ?1 AND (grain, bucket, page) IN
         (SELECT grain, bucket, page FROM rollups WHERE metric = ?1 LIMIT ?2)",
     "DELETE FROM rollup_keys WHERE metric = ?1 AND key IN (SELECT key FROM rollup_keys WHERE metric = ?1 LIMIT ?2)",
     "DELETE FROM object_changes WHERE no IN (SELECT no FROM object_changes WHERE state = ?1 LIMIT ?2)",
-    "DELETE FROM objects WHERE state = ?1 AND object IN (SELECT object FROM objects WHERE state = ?1 LIMIT ?2)",
 ];
 pub(in crate::sqlite) const NEXT_SEGMENT: &str = "SELECT min(segment) FROM postings WHERE segment > ?1";
 pub(in crate::sqlite) const REMOVE_POSTINGS: &str =
@@ -44,8 +44,6 @@ pub(in crate::sqlite) const REMOVE_POSTINGS: &str =
         (SELECT metric, value, first FROM postings WHERE segment = ?1 LIMIT ?2)";
 const NEXT_STATE: &str = "SELECT no, keep_ms FROM metrics
     WHERE no >= ?1 AND kind = ?2 AND ended_at IS NULL AND rebuilds IS NULL ORDER BY no LIMIT 1";
-pub(in crate::sqlite) const OBJECTS: &str = "SELECT object, value, time FROM objects
-    WHERE state = ?1 AND object > ?2 ORDER BY object LIMIT ?3";
 pub(in crate::sqlite) const REMOVE_CHANGES: &str = "DELETE FROM object_changes WHERE no IN
         (SELECT no FROM object_changes WHERE state = ?1 AND until <= ?2 LIMIT ?3)";
 
@@ -111,18 +109,41 @@ impl Step<'_> {
         let mut left = self.limit;
         for (place, sql) in REMOVE_OF_METRIC.into_iter().enumerate() {
             let removed = self.conn.prepare_cached(sql)?.execute(params![metric, left as i64])?;
-            match place {
-                0 => self.out.rollups += removed as u64,
-                3 => self.out.objects += removed as u64,
-                _ => {}
-            }
+            self.out.rollups += if place == 0 { removed as u64 } else { 0 };
             left -= removed;
             if left == 0 {
                 return Ok(Sweep::EndedMetrics);
             }
         }
+        if self.remove_objects(metric, left)? == left {
+            return Ok(Sweep::EndedMetrics);
+        }
         self.conn.prepare_cached("DELETE FROM metrics WHERE no = ?1")?.execute([metric])?;
         Ok(Sweep::EndedMetrics)
+    }
+
+    /// The first objects of a state; says how many there were.
+    fn remove_objects(&mut self, metric: MetricNo, limit: usize) -> rusqlite::Result<usize> {
+        let gone: Vec<String> =
+            self.objects_behind(metric, "", limit)?.into_iter().map(|(name, _)| name).collect();
+        let names: Vec<&str> = gone.iter().map(String::as_str).collect();
+        objects::change(self.conn, metric, &names, |_| None)?;
+        self.out.objects += gone.len() as u64;
+        Ok(gone.len())
+    }
+
+    fn objects_behind(
+        &self,
+        metric: MetricNo,
+        after: &str,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<(String, ObjectRow)>> {
+        let mut found = Vec::new();
+        objects::walk(self.conn, metric, after, |name, object| {
+            found.push((name.to_owned(), object));
+            found.len() < limit
+        })?;
+        Ok(found)
     }
 
     /// Segments of which no event is left.
@@ -193,10 +214,7 @@ impl Step<'_> {
         after: &str,
         over: i64,
     ) -> rusqlite::Result<Option<String>> {
-        let rows: Vec<(String, String, i64)> =
-            self.rows(OBJECTS, params![metric, after, self.limit as i64], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })?;
+        let rows = self.objects_behind(metric, after, self.limit)?;
         let is_full = rows.len() == self.limit;
         let removed =
             self.conn.prepare_cached(REMOVE_CHANGES)?.execute(params![metric, over, self.limit as i64])?;
@@ -205,17 +223,17 @@ impl Step<'_> {
             return Ok(Some(after.to_owned()));
         }
         let (mut gone, mut oldest) = (Slab::new(metric.unsigned_abs()), i64::MAX);
-        for (object, value, time) in &rows {
-            if *time <= over {
-                let sql = "DELETE FROM objects WHERE state = ?1 AND object = ?2";
-                self.conn.prepare_cached(sql)?.execute(params![metric, object])?;
-                self.known.objects.forget(metric, object);
-                gone.shift(metric, Grain::S5, &state::counted_as(value), self.now, -1);
-                self.out.objects += 1;
+        let mut names = Vec::new();
+        for (name, object) in &rows {
+            if object.time.as_ms() <= over {
+                names.push(name.as_str());
+                gone.shift(metric, Grain::S5, &state::counted_as(&object.value), self.now, -1);
             } else {
-                oldest = oldest.min(*time);
+                oldest = oldest.min(object.time.as_ms());
             }
         }
+        objects::change(self.conn, metric, &names, |_| None)?;
+        self.out.objects += names.len() as u64;
         rollups::add(self.conn, self.known, &gone.into_delta())?;
         self.note_oldest(oldest)?;
         self.has_written |= self.out.objects > 0;

@@ -9,7 +9,8 @@ use tidegate_core::delivery::Status;
 use super::{check_golden, open};
 use crate::conformance::Scratch;
 use crate::sqlite::{
-    LAST_NO, dedupe, deliveries, events, folds, jobs, lanes, quarantine, read, run, sweep, windows, writer,
+    LAST_NO, dedupe, deliveries, events, folds, jobs, lanes, objects, quarantine, read, run, sweep, windows,
+    writer,
 };
 use crate::{DeliveryFilter, EventFilter};
 
@@ -35,6 +36,8 @@ fn queries() -> Vec<(&'static str, String)> {
         ("ids: mark", dedupe::MARK.to_owned()),
         ("ids: confirm", events::SAME_ID.to_owned()),
         ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
+        ("objects: the row of one", objects::PAGE.to_owned()),
+        ("objects: where the next row begins", objects::NEXT.to_owned()),
         ("events", events::list_sql(&EventFilter::default())),
         ("events of a type", events::list_sql(&typed)),
         ("events after a mark", events::after_sql()),
@@ -56,10 +59,9 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: an ended metric's rollups", sweep::observed::REMOVE_OF_METRIC[0].to_owned()),
         ("retention: an ended metric's keys", sweep::observed::REMOVE_OF_METRIC[1].to_owned()),
         ("retention: an ended metric's changes", sweep::observed::REMOVE_OF_METRIC[2].to_owned()),
-        ("retention: an ended metric's objects", sweep::observed::REMOVE_OF_METRIC[3].to_owned()),
         ("retention: next segment", sweep::observed::NEXT_SEGMENT.to_owned()),
         ("retention: postings", sweep::observed::REMOVE_POSTINGS.to_owned()),
-        ("retention: objects", sweep::observed::OBJECTS.to_owned()),
+        ("retention: objects", objects::PAGES.to_owned()),
         ("retention: changes of objects", sweep::observed::REMOVE_CHANGES.to_owned()),
         ("retention: ended windows", sweep::REMOVE_ENDED.to_owned()),
         ("retention: oldest ended window", sweep::OLDEST_ENDED.to_owned()),

@@ -1,0 +1,92 @@
+//! Objects in their rows: many to one, in order of ids, each row reaching up to where the next begins.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use tidegate_core::id::MetricNo;
+use tidegate_core::observe::objects::{self, Page};
+use tidegate_core::observe::page::Torn;
+use tidegate_core::observe::state::ObjectRow;
+
+pub(super) const PAGE: &str =
+    "SELECT no, packed FROM objects WHERE state = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1";
+pub(super) const NEXT: &str = "SELECT min(first) FROM objects WHERE state = ?1 AND first > ?2";
+pub(super) const PAGES: &str = "SELECT packed FROM objects WHERE state = ?1
+    AND first >= coalesce((SELECT max(first) FROM objects WHERE state = ?1 AND first <= ?2), '') ORDER BY first";
+const INSERT: &str = "INSERT INTO objects (state, first, packed) VALUES (?1, ?2, ?3)";
+const UPDATE: &str = "UPDATE objects SET packed = ?2 WHERE no = ?1";
+const DELETE: &str = "DELETE FROM objects WHERE no = ?1";
+
+/// Changes some objects, which come in order and each once: what `each` makes of an object takes its place.
+pub(super) fn change(
+    tx: &Connection,
+    state: MetricNo,
+    mut touched: &[&str],
+    mut each: impl FnMut(Option<ObjectRow>) -> Option<ObjectRow>,
+) -> rusqlite::Result<()> {
+    while let Some(first) = touched.first() {
+        let next: Option<String> =
+            tx.prepare_cached(NEXT)?.query_row(params![state, first], |row| row.get(0))?;
+        let here = next.map_or(touched.len(), |next| touched.partition_point(|name| **name < *next));
+        let (now, later) = touched.split_at(here);
+        let (no, pages) = {
+            let mut page = tx.prepare_cached(PAGE)?;
+            let changed = |row: &rusqlite::Row<'_>| {
+                let packed = row.get_ref(1)?.as_blob()?;
+                Ok((Some(row.get(0)?), update(packed, now, &mut each)?))
+            };
+            match page.query_row(params![state, first], changed).optional()? {
+                Some(changed) => changed,
+                None => (None, update(objects::BLANK, now, &mut each)?),
+            }
+        };
+        write(tx, state, no, &pages)?;
+        touched = later;
+    }
+    Ok(())
+}
+
+fn update(
+    packed: &[u8],
+    touched: &[&str],
+    each: impl FnMut(Option<ObjectRow>) -> Option<ObjectRow>,
+) -> rusqlite::Result<Vec<Page>> {
+    objects::update(packed, touched.iter().copied(), each).map_err(torn)
+}
+
+/// Writes what became of a row, which stays responsible for everything from its beginning on.
+fn write(tx: &Connection, state: MetricNo, no: Option<i64>, pages: &[Page]) -> rusqlite::Result<()> {
+    let mut pages = pages.iter();
+    match (no, pages.next()) {
+        (Some(no), Some(page)) => tx.prepare_cached(UPDATE)?.execute(params![no, page.bytes])?,
+        (Some(no), None) => tx.prepare_cached(DELETE)?.execute([no])?,
+        (None, Some(page)) => tx.prepare_cached(INSERT)?.execute(params![state, "", page.bytes])?,
+        (None, None) => 0,
+    };
+    for page in pages {
+        tx.prepare_cached(INSERT)?.execute(params![state, page.first, page.bytes])?;
+    }
+    Ok(())
+}
+
+/// Goes over the objects behind one, in order, for as long as `each` wants more.
+pub(super) fn walk(
+    conn: &Connection,
+    state: MetricNo,
+    after: &str,
+    mut each: impl FnMut(&str, ObjectRow) -> bool,
+) -> rusqlite::Result<()> {
+    let mut pages = conn.prepare_cached(PAGES)?;
+    let mut rows = pages.query(params![state, after])?;
+    while let Some(row) = rows.next()? {
+        for object in objects::objects(row.get_ref(0)?.as_blob()?).map_err(torn)? {
+            let (name, object) = object.map_err(torn)?;
+            if name > after && !each(name, object) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn torn(torn: Torn) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(torn))
+}
