@@ -4,9 +4,9 @@
 //! their results are written, the unsent goes back; then the process exits. Which store it is, and what follows from that,
 //! stands in [`store`].
 
+mod logging;
 mod store;
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
 use crate::settings::store::StoreAt;
-use crate::settings::{LogFormat, Settings, Unsettled};
+use crate::settings::{Settings, Unsettled};
 use crate::spans::Spans;
 use store::Opened;
 
@@ -65,7 +65,7 @@ pub enum BootError {
 
 /// Runs the server until it is told to stop. `announce` is given the address and, once, the first admin key.
 pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) -> Result<(), BootError> {
-    start_logging(settings.log_format);
+    logging::start(settings.log_format);
     let ingest = Builder::new_current_thread().enable_all().build()?;
     let persist = Loop::start("persist")?;
     let deliver = Loop::start("deliver")?;
@@ -75,20 +75,6 @@ pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) 
     deliver.end();
     persist.end();
     result
-}
-
-fn start_logging(format: LogFormat) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEGATE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,tokio_postgres=warn"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    // A second server in one process, as in tests, logs through the first one's subscriber.
-    let _ = match format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-    };
 }
 
 /// A loop on a thread of its own, so that no stage waits for another one's work.
@@ -238,40 +224,41 @@ fn transport(settings: &Settings) -> Arc<dyn Transport> {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Reads the certificate again. Without one it means what it always does: the terminal is gone.
-    hangup: Option<(Signal, Arc<Certificate>)>,
+    /// Reads the certificate again. It never ends the process, which would lose what is under way.
+    hangup: Signal,
+    certificate: Option<Arc<Certificate>>,
 }
 
 impl Signals {
     fn listen(certificate: Option<Arc<Certificate>>) -> Result<Self, BootError> {
-        let hangup = match certificate {
-            Some(certificate) => Some((signal(SignalKind::hangup())?, certificate)),
-            None => None,
-        };
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup,
+            hangup: signal(SignalKind::hangup())?,
+            certificate,
         })
     }
 
     /// Returns when it shall stop.
     async fn stop(self) {
-        let Self { mut terminate, mut interrupt, hangup } = self;
+        let Self { mut terminate, mut interrupt, hangup, certificate } = self;
         tokio::select! {
             biased;
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = reload_on(hangup) => {}
+            () = reload_on(hangup, certificate) => {}
         }
     }
 }
 
 /// Never returns.
-async fn reload_on(hangup: Option<(Signal, Arc<Certificate>)>) {
-    if let Some((mut hangup, certificate)) = hangup {
-        while hangup.recv().await.is_some() {
-            certificate.reload().await;
+async fn reload_on(mut hangup: Signal, certificate: Option<Arc<Certificate>>) {
+    while hangup.recv().await.is_some() {
+        match &certificate {
+            Some(certificate) => certificate.reload().await,
+            None => tracing::info!(
+                "SIGHUP: there is no certificate to read again, and nothing else is read while running; SIGTERM stops"
+            ),
         }
     }
     std::future::pending::<()>().await;

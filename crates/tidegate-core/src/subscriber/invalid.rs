@@ -5,6 +5,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 
 use super::patch::Section;
+use super::shapes;
 
 /// What is wrong with a definition, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +42,8 @@ fn check_objects(value: &Value) -> Result<(), Invalid> {
         Section::ALL.into_iter().find(|section| members.get(section.name()).is_some_and(Value::is_array));
     match list.map(Section::name) {
         Some(name) => {
-            Err(Invalid::new("field_type", name, format!("`{name}` must be a JSON object, not a list")))
+            let told = shapes::told(name, "invalid type: sequence, expected a map");
+            Err(Invalid::new("field_type", name, format!("`{name}`: {told}")))
         }
         None => Ok(()),
     }
@@ -58,13 +60,12 @@ pub fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
     })
 }
 
+/// What is wrong with a body that is JSON.
 pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
-    if error.classify() != Category::Data {
-        return Invalid::syntax(&error.to_string());
-    }
     let problem = error.to_string();
     let problem = problem.split(" at line ").next().unwrap_or_default();
-    let code = code(path, problem);
+    // The reader calls it a fault of the JSON when an object is none of several known values.
+    let code = if error.classify() == Category::Data { code(path, problem) } else { "field_type" };
     // A field that is missing, repeated or out of place is noticed at the object around it.
     let inner = match code {
         "field_missing" | "field_repeated" | "fold_term" => problem.split('`').nth(1),
@@ -76,9 +77,10 @@ pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
         (path, Some(inner)) => Some(format!("{path}.{inner}")),
         (path, None) => Some(path.to_owned()),
     };
+    let problem = if code == "field_type" { shapes::told(path, problem) } else { problem.to_owned() };
     let detail = match &field {
         Some(field) => format!("`{field}`: {problem}"),
-        None => problem.to_owned(),
+        None => problem,
     };
     Invalid { code, field, detail, syntax: false }
 }

@@ -15,6 +15,7 @@ mod invalid;
 mod mask;
 mod patch;
 mod rate;
+mod shapes;
 mod signing;
 mod validate;
 

@@ -141,6 +141,7 @@ fn what_is_wrong_is_named() {
         ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
         ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
         ("order", json!({"on_failure": "drop"}), "field_value order.on_failure"),
+        ("order", json!({"on_failure": {"skip_after": 3}}), "field_conflict order.on_failure"),
         ("order", json!({"on_failure": {"skip_after": 0}}), "field_range order.on_failure.skip_after"),
         ("order", json!({"on_failure": {"skip_after": 1_000}}), "field_range order.on_failure.skip_after"),
         ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),
@@ -196,6 +197,9 @@ fn what_is_wrong_with_a_fold_is_named() {
         (json!({"mode": "window", "max_bytes": 0}), "field_range fold.max_bytes"),
         (json!({"mode": "window", "by": ["plan"]}), "path_invalid fold.by[0]"),
         (json!({"mode": "window", "by": vec!["type"; 9]}), "field_range fold.by"),
+        (json!({"mode": "window", "by": ["type", "data.a", "type"]}), "field_repeated fold.by[2]"),
+        (json!({"mode": "window", "leading": true, "cancel_on": "true"}), "field_conflict fold.cancel_on"),
+        (json!({"mode": "quiet", "adaptive": true}), "fold_term fold.adaptive"),
         (json!({"mode": "window", "bypass": "data ="}), "condition_invalid fold.bypass"),
         (json!({"mode": "window", "cancel_on": "data.n + 1"}), "condition_invalid fold.cancel_on"),
     ] {
@@ -222,7 +226,7 @@ fn a_fold_prints_as_it_is_and_of_another_mode_it_is_a_new_one() {
     let every = json!({"mode": "quiet", "quiet": "5s", "max_wait": "1m", "by": ["type", "data.plan"],
         "max_events": 7, "max_bytes": 2048, "leading": true, "bypass": "data.n > 1", "cancel_on": "data.n < 1",
         "adaptive": true});
-    let current = definition("fold", &every);
+    let current = Definition { gate: Some("notion".to_owned()), ..definition("fold", &every) };
     assert_eq!(serde_json::to_value(&current).unwrap()["fold"], every);
     assert_eq!(
         current.conditions().map(|(field, _)| field).collect::<Vec<_>>(),
@@ -234,10 +238,11 @@ fn a_fold_prints_as_it_is_and_of_another_mode_it_is_a_new_one() {
         check(&patched.definition).unwrap();
         serde_json::to_value(&patched.definition).unwrap()["fold"].clone()
     };
-    let within = fold(r#"{"fold":{"quiet":"6s","bypass":null,"by":null}}"#);
+    let within = fold(r#"{"fold":{"quiet":"6s","bypass":null,"cancel_on":null,"by":null}}"#);
     let parts = [&within["quiet"], &within["max_wait"], &within["by"], &within["bypass"], &within["leading"]];
     assert_eq!(parts, [&json!("6s"), &json!("1m"), &json!(["type"]), &Value::Null, &json!(true)]);
-    assert_eq!(fold(r#"{"fold":{"mode":"quiet","quiet":"6s"}}"#)["max_events"], 7, "the same mode");
+    let same = r#"{"fold":{"mode":"quiet","quiet":"6s","leading":false}}"#;
+    assert_eq!(fold(same)["max_events"], 7, "the same mode");
 
     let defaults = |fold: Value| serde_json::to_value(definition("fold", &fold)).unwrap()["fold"].clone();
     assert_eq!(fold(r#"{"fold":{"mode":"window"}}"#), defaults(json!({"mode": "window"})));
@@ -343,6 +348,26 @@ fn a_patch_says_what_it_cannot_change() {
             expected,
             "{body}"
         );
+    }
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused_by_whichever_change_makes_it_so() {
+    let mut body = minimal();
+    body["fold"] = json!({"mode": "quiet", "adaptive": true, "leading": true});
+    body["order"] = json!({"by": "subscriber", "on_failure": {"skip_after": 3}});
+    body["gate"] = json!("notion");
+    let current = Creation::parse(body.to_string().as_bytes()).unwrap().definition;
+    check(&current).unwrap();
+    for (change, expected) in [
+        (json!({"gate": null}), "fold.adaptive"),
+        (json!({"fold": {"cancel_on": "true"}}), "fold.cancel_on"),
+        (json!({"order": {"by": "none"}}), "order.on_failure"),
+    ] {
+        let patched = patch(&current, change.to_string().as_bytes()).unwrap();
+        let invalid = patched.validate(&|_| Ok(()), &|_| Ok(())).unwrap_err();
+        assert_eq!(invalid.field.as_deref(), Some(expected), "{change}");
+        assert!(invalid.detail.contains("set `"), "the remedy: {}", invalid.detail);
     }
 }
 

@@ -66,12 +66,19 @@ pub(super) fn validate_section(
             validate_signing(definition)
         }
         Section::Signing => validate_signing(definition),
-        Section::Gate => definition.gate.as_deref().map_or(Ok(()), |name| check_name(name, "gate")),
+        Section::Gate => {
+            definition.gate.as_deref().map_or(Ok(()), |name| check_name(name, "gate"))?;
+            adapts_to_something(definition)
+        }
         Section::Limits => bounds(&definition.limits),
         Section::Retry => retry(&definition.retry),
         Section::Breaker => breaker(definition.breaker),
         Section::DisableAfter => disable_after(definition.disable_after),
-        Section::Fold => fold(&definition.fold).and_then(|()| order(definition)),
+        Section::Fold => {
+            fold(&definition.fold)?;
+            adapts_to_something(definition)?;
+            order(definition)
+        }
         Section::Order => order(definition),
         // Whatever this can hold is fine.
         Section::Verification => Ok(()),
@@ -119,8 +126,29 @@ fn fold(fold: &Fold) -> Result<(), Invalid> {
     if let Some((field, detail)) = folded.problem() {
         return Err(Invalid::new("field_range", field, detail));
     }
+    let is_again = |place: &usize| folded.by[..*place].contains(&folded.by[*place]);
+    if let Some(place) = (1..folded.by.len()).find(is_again) {
+        let detail = format!("`{}` stands in `fold.by` already; name each path once", folded.by[place]);
+        return Err(Invalid::new("field_repeated", &format!("fold.by[{place}]"), detail));
+    }
+    if folded.leading && folded.cancel_on.is_some() {
+        let detail = "with `fold.leading` the first event is sent at once, so there is nothing left to cancel: \
+             set `fold.cancel_on` to null, or `fold.leading` to false";
+        return Err(Invalid::new("field_conflict", "fold.cancel_on", detail));
+    }
     check_condition("fold.bypass", folded.bypass.as_deref())?;
     check_condition("fold.cancel_on", folded.cancel_on.as_deref())
+}
+
+/// An adaptive fold follows its subscriber's gate.
+fn adapts_to_something(definition: &Definition) -> Result<(), Invalid> {
+    let is_adaptive = matches!(&definition.fold, Fold::Many(folded) if folded.adaptive);
+    if !is_adaptive || definition.gate.is_some() {
+        return Ok(());
+    }
+    let detail = "`fold.adaptive` follows the subscriber's gate, and it has none: name one in `gate`, or set \
+         `fold.adaptive` to false";
+    Err(Invalid::new("fold_term", "fold.adaptive", detail))
 }
 
 /// A window has one lane, so what makes the lane is part of what makes the window.
@@ -130,6 +158,11 @@ fn order(definition: &Definition) -> Result<(), Invalid> {
     {
         let detail = format!("`order.on_failure.skip_after` is 1 to {}", limits::RETRIES_MAX);
         return Err(Invalid::new("field_range", "order.on_failure.skip_after", detail));
+    }
+    if definition.order.by == OrderBy::None && definition.order.on_failure != OnFailure::Block {
+        let detail = "`order.on_failure` is about those behind a delivery in its lane, and with `order.by` `none` there \
+             are no lanes: set `order.by`, or `order.on_failure` to null";
+        return Err(Invalid::new("field_conflict", "order.on_failure", detail));
     }
     let (Fold::Many(folded), OrderBy::Path(path)) = (&definition.fold, &definition.order.by) else {
         return Ok(());

@@ -60,7 +60,7 @@ pub(super) async fn names(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, &format!("attributes of {service}"), &query);
     let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let catalog = app.catalog(&caller);
@@ -83,7 +83,7 @@ pub(super) async fn values(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["prefix", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, &format!("values of {path} of {service}"), &query);
     let after = pages.name(&mut query)?.and_then(|name| URL_SAFE_NO_PAD.decode(name).ok());
     let (limit, prefix) = (query.limit()?, query.take("prefix"));

@@ -64,7 +64,7 @@ pub(super) async fn start(
 /// Backfills of a project, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "backfills", &query);
     let (limit, before) = (query.limit()?, pages.position(&mut query)?);
     let page = app.parts.store.backfills(caller.project, before, limit).await?;

@@ -69,7 +69,7 @@ pub(super) async fn delete(
 /// Services by name.
 pub(super) async fn services(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "services", &query);
     let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let catalog = app.catalog(&caller);
@@ -88,7 +88,7 @@ pub(super) async fn types(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, &format!("types of {service}"), &query);
     let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let catalog = app.catalog(&caller);

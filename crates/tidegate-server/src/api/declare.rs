@@ -31,7 +31,7 @@ pub(super) async fn put(
     body: Body,
 ) -> Answer {
     caller.must_change()?;
-    let is_trial = Query::parse(raw.as_deref(), &["dry_run"])?.flag("dry_run")?;
+    let is_trial = Query::parse(raw.as_deref())?.flag("dry_run")?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let declared = parse(&id, &body)?;
     let mut patching = app.patching().await;
@@ -67,8 +67,12 @@ async fn declare(
 
 fn parse(id: &str, body: &[u8]) -> Result<Map<String, Value>, Problem> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    if id.len() > SUBSCRIBER_ID_BYTES_MAX || !id.chars().all(legal) {
-        let detail = format!("an id has 1 to {SUBSCRIBER_ID_BYTES_MAX} letters, digits, `_`, `-` and `.`");
+    // As a step of a path the two mean something else, and clients take them out.
+    let is_step = matches!(id, "." | "..");
+    if id.len() > SUBSCRIBER_ID_BYTES_MAX || !id.chars().all(legal) || is_step {
+        let detail = format!(
+            "an id has 1 to {SUBSCRIBER_ID_BYTES_MAX} letters, digits, `_`, `-` and `.`, and is not `.` or `..`"
+        );
         return Err(Problem::invalid("id_invalid", "id", detail));
     }
     let mut members: Map<String, Value> = read(body)?;

@@ -20,7 +20,7 @@ use super::{App, json_answer};
 /// A project's deliveries, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["status", "subscriber", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let status = take_status(&mut query)?;
     let subscriber = take_subscriber(&app, &caller, &mut query)?;
     list_page(&app, &caller, status, subscriber, query).await
@@ -33,7 +33,7 @@ pub(super) async fn list_dead_letters(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["subscriber", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let subscriber = take_subscriber(&app, &caller, &mut query)?;
     list_page(&app, &caller, Some(Status::Exhausted), subscriber, query).await
 }
@@ -46,7 +46,7 @@ pub(super) async fn list_of_subscriber(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["status", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let status = take_status(&mut query)?;
     let subscriber = app.endpoint(&caller, &id)?.rule.no;
     list_page(&app, &caller, status, Some(subscriber), query).await

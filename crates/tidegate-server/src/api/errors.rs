@@ -69,7 +69,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Nobody took the delivery for as long as it was kept.",
         "Replay its event, if that is still there.",
     ),
-    error("delivery_in_flight", "An attempt is under way right now.", "Wait for its result."),
+    error(
+        "delivery_in_flight",
+        "An attempt is under way right now, or waits for nothing but its turn, its gate or its rate.",
+        "Wait for its result; the detail says what it waits for.",
+    ),
     error(
         "delivery_unknown",
         "An id of `ids` is no delivery's.",
@@ -163,8 +167,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error("flag_invalid", "A parameter that is on or off has another value.", "Say `true` or `false`."),
     error(
         "fold_term",
-        "A term of `fold` belongs to another mode than the one given.",
-        "Remove it, or give the mode that it belongs to.",
+        "A term of `fold` belongs to another mode than the one given, or needs a `gate` that is not named.",
+        "Remove it, or give what it needs.",
     ),
     error(
         "fold_unsupported",

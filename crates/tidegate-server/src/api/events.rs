@@ -159,8 +159,7 @@ const CONFLICT: &str =
 /// Events, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let known = ["source", "type", "subject", "from", "to", "where", "limit", "cursor"];
-    let mut query = Query::parse(raw.as_deref(), &known)?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "events", &query);
     let condition = query.take("where");
     let filter = EventFilter {
@@ -190,7 +189,7 @@ pub(super) async fn get(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["source"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let event = find(&app, &caller, id, query.take("source")).await?;
     Ok(json_text(StatusCode::OK, body_text(&event).to_owned()))
 }

@@ -68,7 +68,7 @@ pub(super) async fn acquire(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_publish()?;
-    let mut query = Query::parse(raw.as_deref(), &["wait"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let wait = query.take("wait").map(|text| read_wait(&text)).transpose()?.unwrap_or_default();
     let entry = app.gate(&caller, &name)?;
     let waited = app.acquire(&entry, wait).await?;
@@ -121,6 +121,12 @@ pub(super) async fn penalize(
         Pause { .. } => ("for", Duration::from_millis(GATE_PENALTY_DEFAULT_MS)),
     };
     let (field, lasts) = lasts;
+    if lasts.is_zero() {
+        let detail = format!(
+            "`{field}` is over already, so nothing would pause: name a time after {wall}, or a duration such as 30s in `for`"
+        );
+        return Err(Problem::invalid("field_range", field, detail));
+    }
     if lasts > Duration::from_millis(GATE_PENALTY_MAX_MS) {
         let detail = format!("a gate pauses for {}m at most", GATE_PENALTY_MAX_MS / 60_000);
         return Err(Problem::invalid("field_range", field, detail));
@@ -134,7 +140,7 @@ pub(super) async fn penalize(
 /// Gates by name.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "gates", &query);
     let (limit, after) = (query.limit()?, pages.name(&mut query)?);
     let roster = app.parts.rosters.current();

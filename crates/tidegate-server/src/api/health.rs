@@ -27,7 +27,7 @@ pub(super) async fn livez() -> Response {
 
 /// Events are accepted. Only what keeps them from being accepted makes this 503; other trouble is told, with 200.
 pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -> Answer {
-    let is_verbose = Query::parse(raw.as_deref(), &["verbose"])?.take("verbose").is_some();
+    let is_verbose = Query::parse(raw.as_deref())?.take("verbose").is_some();
     let now = app.parts.clock.now();
     let mut checks = vec![accepting(&app), store(&app), disk(&app, now), deliver(&app)];
     checks.extend(tls(&app));

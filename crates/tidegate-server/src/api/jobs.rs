@@ -108,7 +108,7 @@ pub(super) async fn replay_letters(
 }
 
 fn is_dry(raw: Option<&str>) -> Result<bool, Problem> {
-    match Query::parse(raw, &["dry_run"])?.take("dry_run").as_deref() {
+    match Query::parse(raw)?.take("dry_run").as_deref() {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(_) => Err(Problem::invalid("field_type", "dry_run", "expected true or false")),
@@ -145,7 +145,7 @@ async fn begin(app: &App, project: ProjectNo, selector: Selector, dry_run: bool)
 /// Jobs, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "jobs", &query);
     let (limit, before) = (query.limit()?, pages.position(&mut query)?);
     let page = app.parts.store.jobs(caller.project, before, limit).await?;

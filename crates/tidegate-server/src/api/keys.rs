@@ -77,7 +77,7 @@ fn reachable(roster: &Roster, caller: &Caller, id: &str) -> Result<ProjectNo, Pr
 /// Keys, without what they open them with. The installation's key sees all, unless it names a project.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_change()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "keys", &query);
     let limit = query.limit()?;
     let start = usize::try_from(pages.position(&mut query)?.unwrap_or(0)).unwrap_or(usize::MAX);

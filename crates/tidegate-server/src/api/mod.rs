@@ -34,6 +34,7 @@ mod site;
 #[cfg(test)]
 mod stage;
 mod stream;
+mod strict;
 mod subscribers;
 #[cfg(test)]
 mod tests;
@@ -63,6 +64,7 @@ use census::Census;
 use health::Troubles;
 use problem::{Answer, Problem};
 pub use rates::{Peer, RequestRates, limited};
+use strict::{Answering, Strict, Takes};
 use vitals::Vitals;
 
 /// What every handler can reach.
@@ -148,32 +150,52 @@ impl Patching<'_> {
 struct Route {
     method: Method,
     path: &'static str,
-    /// Answers requests of the given method.
-    handler: Box<dyn FnOnce(MethodFilter) -> MethodRouter<Arc<App>>>,
+    /// The query parameters it knows.
+    takes: Takes,
+    /// Answers requests of the given method with these parameters.
+    handler: Box<dyn FnOnce(MethodFilter, Takes) -> MethodRouter<Arc<App>>>,
 }
 
+/// A row that takes no query parameters.
 fn route<H, T>(method: Method, path: &'static str, handler: H) -> Route
 where
-    H: Handler<T, Arc<App>>,
+    H: Handler<T, Arc<App>, Future = Answering>,
     T: 'static,
 {
-    Route { method, path, handler: Box::new(|filter| on(filter, handler)) }
+    let handler = Box::new(|filter, takes| on(filter, Strict { handler, takes }));
+    Route { method, path, takes: Takes::Only(&[]), handler }
 }
+
+impl Route {
+    /// It takes these query parameters.
+    fn with(self, parameters: &'static [&'static str]) -> Self {
+        Self { takes: Takes::Only(parameters), ..self }
+    }
+
+    /// It is asked with any parameters, and minds none.
+    fn with_anything(self) -> Self {
+        Self { takes: Takes::Anything, ..self }
+    }
+}
+
+/// The parameters of a list that has no filters.
+const PAGES: &[&str] = &["limit", "cursor"];
 
 /// Everything that is answered. `/openapi.json` describes exactly this; a test compares.
 fn routes() -> Vec<Route> {
     use Method as M;
     let mut routes = vec![
         route(M::POST, "/v1/events", events::publish),
-        route(M::GET, "/v1/events", events::list),
-        route(M::GET, "/v1/events/{id}", events::get),
-        route(M::GET, "/v1/events/{id}/trace", trace::get),
-        route(M::GET, "/v1/stream", stream::get),
-        route(M::POST, "/v1/events/{id}/replay", replay::event),
+        route(M::GET, "/v1/events", events::list)
+            .with(&["source", "type", "subject", "from", "to", "where", "limit", "cursor"]),
+        route(M::GET, "/v1/events/{id}", events::get).with(&["source"]),
+        route(M::GET, "/v1/events/{id}/trace", trace::get).with(&["source"]),
+        route(M::GET, "/v1/stream", stream::get).with(&["types", "sources", "subscriber", "kinds", "after"]),
+        route(M::POST, "/v1/events/{id}/replay", replay::event).with(&["source"]),
         route(M::POST, "/v1/subscribers", subscribers::create),
-        route(M::GET, "/v1/subscribers", subscribers::list),
+        route(M::GET, "/v1/subscribers", subscribers::list).with(PAGES),
         route(M::GET, "/v1/subscribers/{id}", subscribers::get),
-        route(M::PUT, "/v1/subscribers/{id}", declare::put),
+        route(M::PUT, "/v1/subscribers/{id}", declare::put).with(&["dry_run"]),
         route(M::PATCH, "/v1/subscribers/{id}", subscribers::patch),
         route(M::DELETE, "/v1/subscribers/{id}", subscribers::delete),
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),
@@ -181,39 +203,45 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers/{id}/rotate-secret", rotate::rotate),
         route(M::POST, "/v1/subscribers/{id}/test", sample::test),
         route(M::POST, "/v1/subscribers/{id}/verify", subscribers::verify),
-        route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber),
+        route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber)
+            .with(&["status", "limit", "cursor"]),
         route(M::POST, "/v1/trigger", trigger::trigger),
         route(M::POST, "/v1/webhooks/subscribers", seeds::webhooks::register),
-        route(M::GET, "/v1/webhooks/subscribers", seeds::webhooks::list),
+        route(M::GET, "/v1/webhooks/subscribers", seeds::webhooks::list).with(PAGES),
         route(M::GET, "/v1/webhooks/subscribers/{id}", seeds::webhooks::get),
         route(M::PATCH, "/v1/webhooks/subscribers/{id}", seeds::webhooks::change),
         route(M::DELETE, "/v1/webhooks/subscribers/{id}", subscribers::delete),
-        route(M::GET, "/v1/webhooks/subscribers/{id}/deliveries", seeds::history::list),
+        route(M::GET, "/v1/webhooks/subscribers/{id}/deliveries", seeds::history::list).with(PAGES),
         route(M::POST, "/v1/webhooks/trigger", trigger::trigger),
         route(M::POST, "/api/events/publish", events::publish),
-        route(M::GET, "/v1/deliveries", deliveries::list),
+        route(M::GET, "/v1/deliveries", deliveries::list).with(&["status", "subscriber", "limit", "cursor"]),
         route(M::GET, "/v1/deliveries/{id}", deliveries::get),
         route(M::POST, "/v1/deliveries/{id}/retry", deliveries::retry),
-        route(M::POST, "/v1/subscribers/{id}/replay", jobs::replay_past),
-        route(M::GET, "/v1/dead-letters", deliveries::list_dead_letters),
-        route(M::POST, "/v1/dead-letters/replay", jobs::replay_letters),
-        route(M::GET, "/v1/jobs", jobs::list),
+        route(M::POST, "/v1/subscribers/{id}/replay", jobs::replay_past).with(&["dry_run"]),
+        route(M::GET, "/v1/dead-letters", deliveries::list_dead_letters).with(&[
+            "subscriber",
+            "limit",
+            "cursor",
+        ]),
+        route(M::POST, "/v1/dead-letters/replay", jobs::replay_letters).with(&["dry_run"]),
+        route(M::GET, "/v1/jobs", jobs::list).with(PAGES),
         route(M::GET, "/v1/jobs/{id}", jobs::get),
         route(M::POST, "/v1/jobs/{id}/stop", jobs::stop),
         route(M::POST, "/v1/projects", projects::create),
-        route(M::GET, "/v1/projects", projects::list),
+        route(M::GET, "/v1/projects", projects::list).with(PAGES),
         route(M::PATCH, "/v1/projects/{id}", projects::patch),
         route(M::DELETE, "/v1/projects/{id}", projects::delete),
-        route(M::GET, "/v1/catalog/services", catalog::services),
-        route(M::GET, "/v1/catalog/services/{service}", catalog::types),
+        route(M::GET, "/v1/catalog/services", catalog::services).with(PAGES),
+        route(M::GET, "/v1/catalog/services/{service}", catalog::types).with(PAGES),
         route(M::PUT, "/v1/catalog/services/{service}/types/{type}", catalog::put),
         route(M::GET, "/v1/catalog/services/{service}/types/{type}", catalog::get),
         route(M::DELETE, "/v1/catalog/services/{service}/types/{type}", catalog::delete),
-        route(M::GET, "/v1/quarantine", quarantine::list),
+        route(M::GET, "/v1/quarantine", quarantine::list)
+            .with(&["reason", "source", "type", "limit", "cursor"]),
         route(M::POST, "/v1/quarantine/release", quarantine::release),
         route(M::POST, "/v1/quarantine/discard", quarantine::discard),
         route(M::POST, "/v1/keys", keys::create),
-        route(M::GET, "/v1/keys", keys::list),
+        route(M::GET, "/v1/keys", keys::list).with(PAGES),
         route(M::DELETE, "/v1/keys/{id}", keys::delete),
         route(M::GET, "/v1/master-key", master_key::get),
         route(M::POST, "/v1/master-key/rotate", master_key::rotate),
@@ -229,7 +257,7 @@ fn routes() -> Vec<Route> {
 fn window_routes() -> Vec<Route> {
     use Method as M;
     vec![
-        route(M::GET, "/v1/windows", windows::list),
+        route(M::GET, "/v1/windows", windows::list).with(&["subscriber", "limit", "cursor"]),
         route(M::POST, "/v1/windows/flush", windows::flush),
         route(M::POST, "/v1/windows/cancel", windows::cancel),
     ]
@@ -238,11 +266,11 @@ fn window_routes() -> Vec<Route> {
 fn gate_routes() -> Vec<Route> {
     use Method as M;
     vec![
-        route(M::GET, "/v1/gates", gates::list),
+        route(M::GET, "/v1/gates", gates::list).with(PAGES),
         route(M::PUT, "/v1/gates/{name}", gates::put),
         route(M::GET, "/v1/gates/{name}", gates::get),
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
-        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire),
+        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire).with(&["wait"]),
         route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
     ]
 }
@@ -251,10 +279,11 @@ fn gate_routes() -> Vec<Route> {
 fn observe_routes() -> Vec<Route> {
     use Method as M;
     vec![
-        route(M::GET, "/v1/catalog/attributes/{service}", attributes::names),
-        route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values),
+        route(M::GET, "/v1/catalog/attributes/{service}", attributes::names).with(PAGES),
+        route(M::GET, "/v1/catalog/attributes/{service}/{attribute}", attributes::values)
+            .with(&["prefix", "limit", "cursor"]),
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
-        route(M::GET, "/v1/backfills", backfills::list),
+        route(M::GET, "/v1/backfills", backfills::list).with(PAGES),
         route(M::POST, "/v1/audit", audit::run),
         route(M::POST, "/v1/query/counters", query::counters),
         route(M::POST, "/v1/query/histograms", query::histograms),
@@ -267,26 +296,26 @@ fn observe_routes() -> Vec<Route> {
 fn site_routes() -> Vec<Route> {
     use Method as M;
     vec![
-        route(M::GET, "/livez", health::livez),
-        route(M::GET, "/readyz", health::readyz),
-        route(M::GET, "/metrics", health::metrics),
-        route(M::GET, "/openapi.json", openapi::get),
+        route(M::GET, "/livez", health::livez).with_anything(),
+        route(M::GET, "/readyz", health::readyz).with(&["verbose"]),
+        route(M::GET, "/metrics", health::metrics).with_anything(),
+        route(M::GET, "/openapi.json", openapi::get).with_anything(),
         route(M::GET, "/asyncapi.json", catalog::asyncapi),
-        route(M::GET, "/", site::index),
-        route(M::GET, "/docs", site::docs),
-        route(M::GET, "/docs/docs.js", site::script),
-        route(M::GET, "/docs/docs.css", site::style),
-        route(M::GET, "/docs/icon.svg", site::icon),
-        route(M::GET, "/docs/errors", site::errors),
+        route(M::GET, "/", site::index).with_anything(),
+        route(M::GET, "/docs", site::docs).with_anything(),
+        route(M::GET, "/docs/docs.js", site::script).with_anything(),
+        route(M::GET, "/docs/docs.css", site::style).with_anything(),
+        route(M::GET, "/docs/icon.svg", site::icon).with_anything(),
+        route(M::GET, "/docs/errors", site::errors).with_anything(),
     ]
 }
 
 /// The API as a service.
 pub fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for Route { method, path, handler } in routes() {
+    for Route { method, path, takes, handler } in routes() {
         let filter = MethodFilter::try_from(method).expect("an ordinary method");
-        router = router.route(path, handler(filter));
+        router = router.route(path, handler(filter, takes));
     }
     router
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /docs for all paths") })

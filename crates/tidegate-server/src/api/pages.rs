@@ -146,10 +146,8 @@ mod tests {
 
     use super::*;
 
-    const KNOWN: [&str; 4] = ["type", "source", "limit", "cursor"];
-
     fn pages(project: i64, list: &str, query: &str) -> Pages {
-        Pages::new(b"salt", project, list, &Query::parse(Some(query), &KNOWN).unwrap())
+        Pages::new(b"salt", project, list, &Query::parse(Some(query)).unwrap())
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::{App, json_answer};
 /// Quarantined units, newest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["reason", "source", "type", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "quarantine", &query);
     let filter = QuarantineFilter {
         ids: Vec::new(),
@@ -142,7 +142,7 @@ fn result(row: &QuarantineRow, status: &str) -> Value {
 
 /// The cursors of releases and discards, whatever they select.
 fn picks(app: &App, caller: &Caller) -> Result<Pages, Problem> {
-    Ok(Pages::of(app, caller, "quarantine picks", &Query::parse(None, &[])?))
+    Ok(Pages::of(app, caller, "quarantine picks", &Query::parse(None)?))
 }
 
 fn answer(

@@ -38,7 +38,7 @@ pub(super) async fn event(
     body: Body,
 ) -> Answer {
     caller.must_change()?;
-    let mut query = Query::parse(raw.as_deref(), &["source"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let row = events::find(&app, &caller, id, query.take("source")).await?;
     let asked: Asked = parse(&body)?;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::egress::Policy;
 use tidegate_core::ingest::Request;
+use tidegate_core::key;
 use tidegate_core::retention::Retention;
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{HttpTransport, SystemResolver};
 use tidegate_store::conformance::Scratch;
 use tidegate_store::sqlite::{Calls, SqliteStore};
-use tidegate_store::{Change, NewSubscriber};
+use tidegate_store::{Change, NewKey, NewSubscriber};
 use tokio::runtime::Handle;
 
 use super::App;
@@ -73,6 +74,21 @@ impl Stage {
             backfill_from: None,
         };
         self.change(Change::CreateSubscriber(new)).await
+    }
+
+    /// A key that opens everything.
+    pub(super) async fn admin_key(&self) -> String {
+        let key = key::generate([7, 7]);
+        let new = NewKey {
+            project: 0,
+            id: "key_stage".to_owned(),
+            role: "admin".to_owned(),
+            name: String::new(),
+            prefix: key::shown(&key),
+            hash: key::hash(&key).to_vec(),
+        };
+        self.change(Change::CreateKey(new)).await;
+        key
     }
 
     /// Changes the configuration.

@@ -60,7 +60,7 @@ pub(super) async fn make(
 /// Subscribers, oldest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "subscribers", &query);
     let (limit, after) = (query.limit()?, pages.position(&mut query)?.unwrap_or(0));
     let roster = app.parts.rosters.current();

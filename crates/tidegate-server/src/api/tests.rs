@@ -2,10 +2,17 @@
 //! every reference in it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use axum::body::Body;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
 use serde_json::Value;
+use tower::ServiceExt as _;
 
-use super::{openapi, routes};
+use super::stage::Stage;
+use super::strict::{Takes, needs_key};
+use super::{openapi, router, routes};
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
@@ -75,12 +82,11 @@ fn operations_have_ids_of_their_own_and_say_what_can_go_wrong() {
     for (method, path, operation) in operations(&description) {
         let id = operation["operationId"].as_str().expect("an operationId");
         assert!(ids.insert(id), "{id} stands twice");
-        let needs_key = operation["security"].as_array().is_some_and(|security| !security.is_empty());
-        let is_guarded = path.starts_with("/v1/") || path.starts_with("/api/") || path == "/asyncapi.json";
-        assert_eq!(needs_key, is_guarded, "{method} {path}");
+        let has_key = operation["security"].as_array().is_some_and(|security| !security.is_empty());
+        assert_eq!(has_key, needs_key(&path), "{method} {path}");
         let answers = |status: &str| operation["responses"].get(status).is_some();
-        if needs_key {
-            assert!(["401", "403", "404"].into_iter().all(answers), "{method} {path}");
+        if has_key {
+            assert!(["401", "403", "404", "422"].into_iter().all(answers), "{method} {path}");
         }
         if operation.get("requestBody").is_some() {
             assert!(["400", "408", "413", "422", "503"].into_iter().all(answers), "{method} {path}");
@@ -93,7 +99,75 @@ fn operations_have_ids_of_their_own_and_say_what_can_go_wrong() {
 }
 
 fn is_query(description: &Value, parameter: &Value) -> bool {
+    resolved(description, parameter)["in"] == "query"
+}
+
+fn resolved<'d>(description: &'d Value, parameter: &'d Value) -> &'d Value {
     let pointer = parameter["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-    let parameter = pointer.and_then(|pointer| description.pointer(pointer)).unwrap_or(parameter);
-    parameter["in"] == "query"
+    pointer.and_then(|pointer| description.pointer(pointer)).unwrap_or(parameter)
+}
+
+#[test]
+fn the_parameters_that_routes_take_are_those_described() {
+    let description = description();
+    for route in routes() {
+        let Takes::Only(known) = route.takes else { continue };
+        let operation = &description["paths"][route.path][route.method.as_str().to_lowercase()];
+        let lists = [&description["paths"][route.path]["parameters"], &operation["parameters"]];
+        let described: BTreeSet<&str> = lists
+            .into_iter()
+            .flat_map(|list| list.as_array().into_iter().flatten())
+            .filter(|parameter| is_query(&description, parameter))
+            .filter_map(|parameter| resolved(&description, parameter)["name"].as_str())
+            .collect();
+        assert_eq!(described, known.iter().copied().collect(), "{} {}", route.method, route.path);
+    }
+}
+
+async fn ask(stage: &Stage, key: Option<&str>, method: &str, target: &str) -> (StatusCode, Value) {
+    let mut request = Request::builder().method(method).uri(target);
+    if let Some(key) = key {
+        request = request.header("authorization", format!("Bearer {key}"));
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let answer = router(Arc::clone(&stage.app)).oneshot(request).await.expect("an answer");
+    let status = answer.status();
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    (status, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_route_refuses_parameters_that_it_does_not_know() {
+    let stage = Stage::new().await;
+    let key = stage.admin_key().await;
+    let mut asked = 0;
+    for route in routes() {
+        let target = format!("{}?surely_unknown=1", route.path.replace(['{', '}'], ""));
+        let method = route.method.as_str();
+        if matches!(route.takes, Takes::Anything) {
+            assert!(!needs_key(route.path), "what is behind a key is never asked loosely: {target}");
+            continue;
+        }
+        let (status, problem) = ask(&stage, Some(&key), method, &target).await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (422, &"parameter_unknown".into()),
+            "{method} {target}"
+        );
+        assert_eq!(problem["field"], "surely_unknown", "{method} {target}");
+        if needs_key(route.path) {
+            let (status, _) = ask(&stage, None, method, &target).await;
+            assert_eq!(status.as_u16(), 401, "{method} {target}");
+        }
+        asked += 1;
+    }
+    assert!(asked > 50, "only {asked} routes were asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_and_links_may_carry_anything() {
+    let stage = Stage::new().await;
+    for target in ["/livez?from=probe", "/metrics?x", "/docs?utm=1"] {
+        assert_eq!(ask(&stage, None, "GET", target).await.0.as_u16(), 200, "{target}");
+    }
 }

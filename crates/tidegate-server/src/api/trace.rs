@@ -50,7 +50,7 @@ pub(super) async fn get(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["source"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let event = events::find(&app, &caller, id, query.take("source")).await?;
     let trace = app.parts.store.trace(caller.project, event.seq).await?;
     let mut found: BTreeMap<SubscriberNo, Vec<Line>> = BTreeMap::new();

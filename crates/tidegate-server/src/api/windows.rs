@@ -28,7 +28,7 @@ use crate::roster::Endpoint;
 /// Windows that gather, oldest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["subscriber", "limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "windows", &query);
     let subscriber = query.take("subscriber").map(|id| app.endpoint(&caller, &id)).transpose()?;
     let filter = WindowFilter {

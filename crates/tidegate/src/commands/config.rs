@@ -124,7 +124,8 @@ fn reference() -> String {
         "\nOnly as variables, because command lines and files are read by others: `TIDEGATE_ADMIN_KEY` (the first admin \
          key), `TIDEGATE_MASTER_KEY` (32 bytes in base64 that encrypt secrets at rest; without it a file beside the data, and \
          required with PostgreSQL), `TIDEGATE_MASTER_KEY_PREVIOUS` and `TIDEGATE_MASTER_KEY_NEXT` while it changes (see \
-         [security](security.md)), and `TIDEGATE_LOG` (what is logged, for example `info,tidegate_server=debug`).\n",
+         [security](security.md)), and `TIDEGATE_LOG` (what is logged, for example `info,tidegate_server=debug`; \
+         libraries are never heard below `info`).\n",
     );
     text
 }

@@ -32,7 +32,7 @@ Only from the environment, because other users of a machine can read command lin
   TIDEGATE_MASTER_KEY_PREVIOUS  the one before it, until the log says that everything is sealed with the new one
   TIDEGATE_MASTER_KEY_NEXT      the one after it, for all that share a store before the first of them changes
 
-SIGTERM stops gracefully: nothing new is accepted, what is under way is finished.";
+SIGTERM stops gracefully: nothing new is accepted, what is under way is finished. SIGHUP reads the certificate again.";
 
 /// Flags of `serve`. What is absent is left to the configuration file and then to the defaults.
 #[derive(Args, Debug)]

@@ -44,7 +44,18 @@ fn what_makes_no_gate_is_refused_with_its_field() {
     ] {
         assert_eq!(admin.call("PUT", NOTION, &body).problem(422, code)["field"], field);
     }
-    admin.call("PUT", "/v1/gates/a%20b", &json!({ "rate": "3/s" })).problem(422, "id_invalid");
+    for name in ["a%20b", "%2E", "%2E%2E", ".."] {
+        admin.call("PUT", &format!("/v1/gates/{name}"), &json!({ "rate": "3/s" })).problem(422, "id_invalid");
+    }
+    admin.call("PUT", NOTION, &json!({ "rate": "3/s" })).expect(201);
+    for (body, field) in
+        [(json!({ "until": "2026-01-31T09:30:00Z" }), "until"), (json!({ "for": "0s" }), "for")]
+    {
+        let problem = admin.post(&format!("{NOTION}/penalize"), &body).problem(422, "field_range");
+        assert_eq!(problem["field"], field);
+        assert!(problem["detail"].as_str().is_some_and(|text| text.contains("30s in `for`")), "{problem}");
+    }
+    assert_eq!(admin.get(NOTION).expect(200)["penalized_until"], Value::Null);
 }
 
 #[test]

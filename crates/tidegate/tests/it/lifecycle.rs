@@ -157,6 +157,16 @@ fn a_graceful_stop_delivers_what_is_in_flight_once_and_the_rest_after() {
 }
 
 #[test]
+fn a_hangup_ends_nothing_where_nothing_is_to_be_read_again() {
+    let mut server = Server::start();
+    server.signal("-HUP");
+    server.until_logged("no certificate to read again");
+    server.lives_on();
+    server.admin().get("/readyz").expect(200);
+    server.stop();
+}
+
+#[test]
 fn a_stop_does_not_wait_for_clients_that_say_nothing() {
     let mut server = Server::start();
     let silent = server.admin().connect();

@@ -151,6 +151,15 @@ fn what_is_wrong_with_a_wish_is_named() {
     }
     client.get(&format!("/v1/windows?subscriber={NOBODY}")).problem(404, "not_found");
     client.get("/v1/windows?key=x").problem(422, "parameter_unknown");
+    client.publish(&event("a", 1));
+    for path in ["/v1/windows/flush", "/v1/windows/cancel", "/v1/trigger"] {
+        let target = format!("{path}?subscriber={}", subscriber.id);
+        let problem = client.post(&target, &Value::Null).problem(422, "parameter_unknown");
+        assert!(problem["detail"].as_str().is_some_and(|text| text.contains("in the body")), "{problem}");
+    }
+    let less = json!({ "subscriber": subscriber.id });
+    assert_eq!(client.post("/v1/trigger", &less).problem(422, "field_unknown")["field"], "subscriber");
+    assert_eq!(windows(&client).len(), 1, "nothing was done");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One master key for all, and how it changes while all go on.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, MASTER_KEY, alive, event};
 use crate::receiver::Receiver;
@@ -69,4 +69,24 @@ fn the_key_changes_one_process_at_a_time() {
     }
     let refusal = cluster.refusal(&with(&cluster, Some(MASTER_KEY), None));
     assert!(refusal.contains("not the master key of the store"), "the proof has moved: {refusal}");
+}
+
+#[test]
+fn no_log_tells_what_is_written_to_the_database() {
+    let cluster = Cluster::new();
+    let loud = with(&cluster, Some(MASTER_KEY), Some(("TIDEGATE_LOG", "trace,tokio_postgres=trace")));
+    let mut server = crate::server::Server::start_with(&loud);
+    let hook = Receiver::start();
+    let fold = json!({ "mode": "window", "window": "10ms" });
+    let url = format!("{}?t=LEAKinQuery", hook.url());
+    server.subscribe(&hook, &json!({ "destination": { "url": url }, "fold": fold }));
+    let event = json!({ "id": "e", "source": "s", "type": "t", "data": { "name": "LEAKinData" } });
+    server.admin().publish(&event);
+    assert!(String::from_utf8_lossy(&hook.next().body).contains("LEAKinData"));
+    server.stop();
+    let log = server.log();
+    assert!(log.contains("a fold is started"), "what is for debugging is logged: {log}");
+    for told in ["LEAK", "executing statement", "preparing query"] {
+        assert!(!log.contains(told), "the log tells {told}: {log}");
+    }
 }

@@ -25,7 +25,7 @@ pub(in crate::api) async fn list(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let endpoint = find(&app, &caller, &id)?;
     let pages = Pages::of(&app, &caller, &format!("history of {id}"), &query);
     let filter = DeliveryFilter {

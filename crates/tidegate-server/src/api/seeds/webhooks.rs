@@ -59,7 +59,7 @@ pub(in crate::api) async fn list(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["limit", "cursor"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "webhooks", &query);
     let (limit, after) = (query.limit()?, pages.position(&mut query)?.unwrap_or(0));
     let roster = app.parts.rosters.current();

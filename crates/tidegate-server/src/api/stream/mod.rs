@@ -48,7 +48,7 @@ pub(super) async fn get(
     RawQuery(raw): RawQuery,
 ) -> Answer {
     caller.must_read()?;
-    let mut query = Query::parse(raw.as_deref(), &["types", "sources", "subscriber", "kinds", "after"])?;
+    let mut query = Query::parse(raw.as_deref())?;
     let wanted = Wanted::read(&app, &caller, &mut query)?;
     let resumed = resumed(&headers, query.take("after"))?;
     let seat = app.parts.watch.join(caller.project).ok_or_else(full)?;
