@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::definition::{Counter, Extraction, Histogram, Measured, Observing, Switches, state_name};
 use super::delta::Sight;
 use super::grain::Grain;
+use super::keys::{self, KeyPlace, Keys, ValueNo};
 use super::metric::Kind;
 use super::pick::Picker;
 use super::sketch::Accuracy;
@@ -157,19 +158,19 @@ impl Extractor {
         let Ok(body) = std::str::from_utf8(event.body) else { return };
         let found = self.picker.pick(body);
         let verdicts = self.judge(event);
-        let mut key = String::new();
+        let mut values = vec![None; found.len()];
         for counter in &self.counters {
             if counter.condition.is_none_or(|condition| verdicts[condition]) {
-                write_key(&mut key, &counter.dimensions, &found);
+                let key = key_of(&mut slab.keys, &mut values, &counter.dimensions, &found);
                 let sum = counter.sum.and_then(|slot| number_at(found[slot], decimal::units)).unwrap_or(0);
-                slab.count(counter.metric, counter.base, &key, event.time, sum);
+                slab.count_at(counter.metric, counter.base, key, event.time, sum);
             }
         }
         for histogram in &self.histograms {
             if let Some(value) = histogram.value.read(&found) {
-                write_key(&mut key, &histogram.dimensions, &found);
+                let key = key_of(&mut slab.keys, &mut values, &histogram.dimensions, &found);
                 let Measuring { metric, base, accuracy, .. } = *histogram;
-                slab.sample(metric, base, &key, event.time, accuracy, value);
+                slab.sample_at(metric, base, key, event.time, accuracy, value);
             }
         }
         for state in &self.states {
@@ -296,22 +297,24 @@ impl Compiler<'_> {
     }
 }
 
-/// A JSON list of the values of the dimensions.
-fn write_key(key: &mut String, dimensions: &[Slot], found: &Found<'_>) {
-    key.clear();
-    key.push('[');
-    for (place, slot) in dimensions.iter().enumerate() {
-        if place > 0 {
-            key.push(',');
-        }
-        write_dimension(key, found[*slot]);
+/// The list of the values of the dimensions. `values` are those of the event that were asked for already.
+fn key_of(
+    keys: &mut Keys,
+    values: &mut [Option<ValueNo>],
+    dimensions: &[Slot],
+    found: &Found<'_>,
+) -> KeyPlace {
+    let mut key = keys::NOTHING;
+    for slot in dimensions {
+        let value =
+            *values[*slot].get_or_insert_with(|| keys.value(found[*slot].unwrap_or("null"), write_dimension));
+        key = keys.and(key, value);
     }
-    key.push(']');
+    key
 }
 
 /// A value as JSON, so that equal ones read alike.
-fn write_dimension(key: &mut String, found: Option<&str>) {
-    let json = found.unwrap_or("null");
+fn write_dimension(key: &mut String, json: &str) {
     let is_short = json.len() <= OBSERVED_VALUE_BYTES_MAX;
     match json.as_bytes().first() {
         Some(b'n') | None => write_text(key, NONE),

@@ -16,8 +16,10 @@ mod extract;
 #[cfg(test)]
 mod extract_tests;
 mod grain;
+mod hash;
 pub mod history;
 mod kept;
+mod keys;
 mod metric;
 pub mod objects;
 pub mod page;
@@ -44,6 +46,7 @@ pub use definition::{
 pub use delta::{Cell, Delta, Gain, Key, Posting, Rise, Sight};
 pub use extract::{Extractor, NONE, Sighting};
 pub use grain::Grain;
+pub use hash::Seeded;
 pub use kept::Kept;
 pub use metric::{Kind, Spec};
 pub use sketch::{Accuracy, Sketch, fixed};

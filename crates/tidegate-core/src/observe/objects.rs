@@ -8,10 +8,9 @@
 //! Promises: an object is found as it was put; a page is cut where it grows too long; bytes that are no page are [`Torn`].
 //! Does not: know of which state it is, nor who its neighbours are. The row does.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::pick::elements;
-use super::state::ObjectRow;
+use super::state::{ObjectRow, Visited};
 use super::varint::{Reader, Torn, put, put_signed};
 use crate::time::Timestamp;
 
@@ -42,8 +41,8 @@ pub fn update<'n>(
     mut each: impl FnMut(Option<ObjectRow>) -> Option<ObjectRow>,
 ) -> Result<Vec<Page>, Torn> {
     let mut old = Objects::open(page)?;
-    let texts = old.texts.iter().map(|text| Cow::Borrowed(*text)).collect();
-    let mut new = Packer { texts, rows: Vec::with_capacity(page.len() + 256), scratch: Vec::new() };
+    let mut new =
+        Packer { texts: old.texts.clone(), rows: Vec::with_capacity(page.len() + 256), scratch: Vec::new() };
     let mut next = old.next().transpose()?;
     for name in touched {
         while let Some(packed) = next.filter(|packed| packed.id < name.as_bytes()) {
@@ -77,7 +76,7 @@ pub fn objects(page: &[u8]) -> Result<impl Iterator<Item = Result<(&str, ObjectR
 
 /// The objects of a page; ends after the first that is [`Torn`].
 struct Objects<'p> {
-    texts: Vec<&'p str>,
+    texts: Vec<Arc<str>>,
     reader: Reader<'p>,
 }
 
@@ -88,7 +87,7 @@ impl<'p> Objects<'p> {
             return Err(Torn);
         }
         let count = reader.number()?;
-        let texts = (0..count).map(|_| text(&mut reader)).collect::<Result<_, _>>()?;
+        let texts = (0..count).map(|_| text(&mut reader).map(Arc::from)).collect::<Result<_, _>>()?;
         Ok(Self { texts, reader })
     }
 
@@ -137,36 +136,29 @@ impl<'p> Packed<'p> {
         std::str::from_utf8(self.id).map_err(|_| Torn)
     }
 
-    fn row(&self, texts: &[&str]) -> Result<ObjectRow, Torn> {
+    fn row(&self, texts: &[Arc<str>]) -> Result<ObjectRow, Torn> {
         let mut reader = self.rest;
         let one_of = |reader: &mut Reader<'_>| {
             let number = usize::try_from(reader.number()?).map_err(|_| Torn)?;
-            texts.get(number).copied().ok_or(Torn)
+            texts.get(number).cloned().ok_or(Torn)
         };
-        let value = one_of(&mut reader)?.into();
-        let mut visited = String::with_capacity(64);
-        visited.push('[');
-        for place in 0..reader.number()? {
-            if place > 0 {
-                visited.push(',');
-            }
-            visited.push_str(one_of(&mut reader)?);
-        }
-        visited.push(']');
+        let value = one_of(&mut reader)?;
+        let count = reader.number()?;
+        let visited = (0..count).map(|_| one_of(&mut reader)).collect::<Result<_, _>>()?;
         let (time, event) = (Timestamp::from_ms(reader.signed()?), reader.signed()?);
-        Ok(ObjectRow { value, time, event, visited: visited.into() })
+        Ok(ObjectRow { value, time, event, visited: Visited(visited) })
     }
 }
 
 /// A page that is being put together.
 #[derive(Default)]
-struct Packer<'t> {
-    texts: Vec<Cow<'t, str>>,
+struct Packer {
+    texts: Vec<Arc<str>>,
     rows: Vec<u8>,
     scratch: Vec<u8>,
 }
 
-impl Packer<'_> {
+impl Packer {
     fn copy(&mut self, packed: &Packed<'_>) {
         self.rows.extend_from_slice(packed.whole);
     }
@@ -176,8 +168,8 @@ impl Packer<'_> {
         packed.clear();
         put_text(&mut packed, name);
         put(&mut packed, self.number(&row.value));
-        put(&mut packed, elements(&row.visited).count() as u64);
-        for state in elements(&row.visited) {
+        put(&mut packed, row.visited.0.len() as u64);
+        for state in &row.visited.0 {
             put(&mut packed, self.number(state));
         }
         put_signed(&mut packed, row.time.as_ms());
@@ -187,10 +179,12 @@ impl Packer<'_> {
         self.scratch = packed;
     }
 
-    /// The number of a text, which is new if need be.
-    fn number(&mut self, text: &str) -> u64 {
-        let place = self.texts.iter().position(|known| *known == text).unwrap_or_else(|| {
-            self.texts.push(text.to_owned().into());
+    /// The number of a text, which is new if need be. Most are those of the page itself.
+    fn number(&mut self, text: &Arc<str>) -> u64 {
+        let same = self.texts.iter().position(|known| Arc::ptr_eq(known, text));
+        let equal = || self.texts.iter().position(|known| known == text);
+        let place = same.or_else(equal).unwrap_or_else(|| {
+            self.texts.push(Arc::clone(text));
             self.texts.len() - 1
         });
         place as u64
@@ -274,7 +268,7 @@ mod tests {
             value: states[0].as_str().into(),
             time: Timestamp::from_ms(time),
             event,
-            visited: serde_json::to_string(&states).unwrap().into(),
+            visited: Visited(states.iter().map(|state| state.as_str().into()).collect()),
         })
     }
 
@@ -338,7 +332,7 @@ mod tests {
             value: state.into(),
             time: Timestamp::from_ms(1_794_996_022_000 + no),
             event: 1_000_000 + no,
-            visited: format!("[\"NEW\",\"{state}\"]").into(),
+            visited: Visited(vec!["NEW".into(), state.into()]),
         };
         let names: Vec<String> = (0..10_000).map(|no| format!("{no:08}")).collect();
         let mut no = 0;

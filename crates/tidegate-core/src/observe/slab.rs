@@ -7,13 +7,14 @@
 //! slabs that were merged. Does not: know what was stored before, nor keep an event from being added twice: the mark does.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::delta::{Cell, Delta, Gain, Key, Posting, Sight};
 use super::grain::Grain;
+use super::hash::Seeded;
+use super::keys::{KeyPlace, Keys};
 use super::sketch::Accuracy;
 use crate::id::{MetricNo, Seq};
 use crate::time::Timestamp;
@@ -22,8 +23,8 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub struct Slab {
     hasher: Seeded,
-    /// Keys of all metrics, numbered as they came: metrics of one type mostly have the same.
-    keys: HashMap<Key, u32, Seeded>,
+    /// Keys of all metrics: those of one type mostly have the same.
+    pub(super) keys: Keys,
     series: HashMap<MetricNo, Series, Seeded>,
     sights: Vec<Sight>,
     /// States that were seen.
@@ -35,10 +36,10 @@ pub struct Slab {
 impl Slab {
     /// An empty one. The seed keeps senders from choosing keys that collide; what comes out does not depend on it.
     pub fn new(seed: u64) -> Self {
-        let hasher = Seeded(seed);
+        let hasher = Seeded::new(seed);
         Self {
             hasher,
-            keys: HashMap::with_hasher(hasher),
+            keys: Keys::new(hasher),
             series: HashMap::with_hasher(hasher),
             sights: Vec::new(),
             states: HashSet::with_hasher(hasher),
@@ -49,6 +50,18 @@ impl Slab {
 
     /// Counts one event of a counter whose shortest buckets are `base`; `sum` is its value in units of 10⁻⁹, or 0.
     pub fn count(&mut self, metric: MetricNo, base: Grain, key: &str, time: Timestamp, sum: i128) {
+        let key = self.keys.read(key);
+        self.count_at(metric, base, key, time, sum);
+    }
+
+    pub(super) fn count_at(
+        &mut self,
+        metric: MetricNo,
+        base: Grain,
+        key: KeyPlace,
+        time: Timestamp,
+        sum: i128,
+    ) {
         let cell = self.cell(metric, base, key, base.start(time), || Cell::Count { count: 0, sum: 0 });
         let Cell::Count { count, sum: total } = cell else { panic!("metric {metric} has values") };
         *count += 1;
@@ -57,6 +70,7 @@ impl Slab {
 
     /// Adds to a count that may also shrink, such as that of the objects in a state.
     pub fn shift(&mut self, metric: MetricNo, base: Grain, key: &str, time: Timestamp, by: i64) {
+        let key = self.keys.read(key);
         let cell = self.cell(metric, base, key, base.start(time), || Cell::Count { count: 0, sum: 0 });
         let Cell::Count { count, .. } = cell else { panic!("metric {metric} has values") };
         *count += by;
@@ -68,6 +82,19 @@ impl Slab {
         metric: MetricNo,
         base: Grain,
         key: &str,
+        time: Timestamp,
+        accuracy: Accuracy,
+        value: f64,
+    ) {
+        let key = self.keys.read(key);
+        self.sample_at(metric, base, key, time, accuracy, value);
+    }
+
+    pub(super) fn sample_at(
+        &mut self,
+        metric: MetricNo,
+        base: Grain,
+        key: KeyPlace,
         time: Timestamp,
         accuracy: Accuracy,
         value: f64,
@@ -122,13 +149,12 @@ impl Slab {
 
     /// Adds everything of another one, which came later: what comes out is as if one had seen it all.
     pub fn merge(&mut self, other: Self) {
-        let mut keys: Vec<_> = other.keys.into_iter().collect();
-        keys.sort_unstable_by_key(|(_, number)| *number);
-        let keys: Vec<u32> = keys.iter().map(|(key, _)| self.number(key)).collect();
+        let theirs = (0..other.keys.len()).map(|no| other.keys.text(KeyPlace(no as u32)));
+        let keys: Vec<KeyPlace> = theirs.map(|key| self.keys.read(&key)).collect();
         for (metric, Series { base, cells }) in other.series.into_iter().collect::<Vec<_>>() {
             for ((bucket, key), cell) in cells.into_iter().collect::<Vec<_>>() {
-                let key = keys[key as usize];
-                let mine = self.cell_of(metric, base, key, bucket, || Cell::nothing_like(&cell));
+                let key = keys[key.0 as usize];
+                let mine = self.cell(metric, base, key, bucket, || Cell::nothing_like(&cell));
                 mine.try_add(&cell).expect("a metric is of one kind");
             }
         }
@@ -142,13 +168,19 @@ impl Slab {
 
     /// All of it, sorted.
     pub fn into_delta(self) -> Delta {
-        let mut keys: Vec<(Key, u32)> = self.keys.into_iter().collect();
-        keys.sort_unstable_by_key(|(_, place)| *place);
-        let gains = self.series.into_iter().map(|(metric, series)| series.gain(metric));
+        let mut places = vec![None; self.keys.len()];
+        let met = self.series.values().flat_map(|series| series.cells.keys());
+        met.for_each(|(_, key)| places[key.0 as usize] = Some(0));
+        let mut keys: Vec<Key> = Vec::new();
+        for (place, no) in places.iter_mut().zip(0..).filter(|(place, _)| place.is_some()) {
+            *place = Some(keys.len() as u32);
+            keys.push(self.keys.text(KeyPlace(no)));
+        }
+        let place = |KeyPlace(no)| places[no as usize].unwrap_or_default();
+        let gains = self.series.into_iter().map(|(metric, series)| series.gain(metric, place));
         let mut gains: Vec<Gain> = gains.collect();
         gains.sort_unstable_by_key(|gain| gain.metric);
-        let mut sights = self.sights;
-        sights.sort_by(|a, b| place(a).cmp(&place(b)));
+        let sights = sorted(self.sights);
         let mut postings: Vec<_> = self
             .postings
             .into_iter()
@@ -159,38 +191,14 @@ impl Slab {
             })
             .collect();
         postings.sort_unstable_by(|a, b| (a.index, &a.value).cmp(&(b.index, &b.value)));
-        Delta { keys: keys.into_iter().map(|(key, _)| key).collect(), gains, sights, postings }
+        Delta { keys, gains, sights, postings }
     }
 
     fn cell(
         &mut self,
         metric: MetricNo,
         base: Grain,
-        key: &str,
-        bucket: i64,
-        new: impl FnOnce() -> Cell,
-    ) -> &mut Cell {
-        let key = self.number(key);
-        self.cell_of(metric, base, key, bucket, new)
-    }
-
-    /// The number of a key, a new one if it is new.
-    fn number(&mut self, key: &str) -> u32 {
-        match self.keys.get(key) {
-            Some(number) => *number,
-            None => {
-                let number = self.keys.len() as u32;
-                self.keys.insert(key.into(), number);
-                number
-            }
-        }
-    }
-
-    fn cell_of(
-        &mut self,
-        metric: MetricNo,
-        base: Grain,
-        key: u32,
+        key: KeyPlace,
         bucket: i64,
         new: impl FnOnce() -> Cell,
     ) -> &mut Cell {
@@ -203,15 +211,35 @@ impl Slab {
     }
 }
 
+/// Most objects are told apart by the beginnings of their ids, which are compared as numbers.
+fn sorted(sights: Vec<Sight>) -> Vec<Sight> {
+    let keyed = sights.iter().zip(0..).map(|(sight, place)| (sight.state, beginning(&sight.object), place));
+    let mut order: Vec<(MetricNo, u64, usize)> = keyed.collect();
+    order.sort_unstable_by(|a, b| {
+        let whole = || place(&sights[a.2]).cmp(&place(&sights[b.2])).then(a.2.cmp(&b.2));
+        (a.0, a.1).cmp(&(b.0, b.1)).then_with(whole)
+    });
+    let mut sights: Vec<Option<Sight>> = sights.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|(.., place)| sights[place].take()).collect()
+}
+
 fn place(sight: &Sight) -> (MetricNo, &str, Timestamp, Seq) {
     (sight.state, &sight.object, sight.time, sight.event)
+}
+
+/// Sorts as the text does, as far as it goes.
+fn beginning(text: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let length = text.len().min(8);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    u64::from_be_bytes(bytes)
 }
 
 /// The cells of one metric, in buckets of one length.
 #[derive(Debug)]
 struct Series {
     base: Grain,
-    cells: HashMap<(i64, u32), Cell, Seeded>,
+    cells: HashMap<(i64, KeyPlace), Cell, Seeded>,
 }
 
 impl Series {
@@ -219,70 +247,11 @@ impl Series {
         Self { base, cells: HashMap::with_hasher(hasher) }
     }
 
-    fn gain(self, metric: MetricNo) -> Gain {
-        let cells = self.cells.into_iter().map(|((bucket, key), cell)| (bucket, key, cell));
+    fn gain(self, metric: MetricNo, place: impl Fn(KeyPlace) -> u32) -> Gain {
+        let cells = self.cells.into_iter().map(|((bucket, key), cell)| (bucket, place(key), cell));
         let mut cells: Vec<_> = cells.collect();
         cells.sort_unstable_by_key(|(bucket, key, _)| (*bucket, *key));
         Gain { metric, base: self.base, cells }
-    }
-}
-
-/// Folded multiplication: a few nanoseconds for a key, and without the seed no way to find keys that collide.
-#[derive(Clone, Copy, Debug)]
-struct Seeded(u64);
-
-impl BuildHasher for Seeded {
-    type Hasher = Folding;
-
-    fn build_hasher(&self) -> Folding {
-        Folding(self.0 ^ 0x9e37_79b9_7f4a_7c15)
-    }
-}
-
-struct Folding(u64);
-
-impl Folding {
-    #[inline]
-    fn fold(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word) * 0xd6e8_feb8_6659_fd93;
-        self.0 = product as u64 ^ (product >> 64) as u64;
-    }
-}
-
-impl Hasher for Folding {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.fold(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.fold(u64::from_le_bytes(last) ^ (bytes.len() as u64) << 56);
-    }
-
-    #[inline]
-    fn write_u8(&mut self, value: u8) {
-        self.fold(value.into());
-    }
-
-    #[inline]
-    fn write_u32(&mut self, value: u32) {
-        self.fold(value.into());
-    }
-
-    #[inline]
-    fn write_i64(&mut self, value: i64) {
-        self.fold(value as u64);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.fold(value as u64);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use super::delta::{Key, Sight};
 use super::extract::NONE;
-use super::pick::elements;
 use crate::id::{MetricNo, Seq};
 use crate::limits::STATES_VISITED_MAX;
 use crate::time::Timestamp;
@@ -39,8 +38,46 @@ pub struct ObjectRow {
     pub time: Timestamp,
     /// By which event.
     pub event: Seq,
-    /// The states it was in, each once, the latest last: a JSON list.
-    pub visited: Arc<str>,
+    /// The states it was in.
+    pub visited: Visited,
+}
+
+/// The states that an object was in, each once, the latest last; the first ones go when there are many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Visited(pub(super) Vec<Arc<str>>);
+
+impl Visited {
+    /// Reads a JSON list. What can not be read is forgotten: it only says which older states may count.
+    pub fn read(json: &str) -> Self {
+        Self(
+            serde_json::from_str::<Vec<String>>(json)
+                .unwrap_or_default()
+                .into_iter()
+                .map(Arc::from)
+                .collect(),
+        )
+    }
+
+    /// What [`Visited::read`] reads.
+    pub fn to_json(&self) -> String {
+        let mut json = String::with_capacity(2 + self.0.iter().map(|state| state.len() + 3).sum::<usize>());
+        json.push('[');
+        for (place, state) in self.0.iter().enumerate() {
+            if place > 0 {
+                json.push(',');
+            }
+            push_text(&mut json, state);
+        }
+        json.push(']');
+        json
+    }
+
+    fn push(&mut self, state: &Arc<str>) {
+        self.0.retain(|known| known != state);
+        let excess = (self.0.len() + 1).saturating_sub(STATES_VISITED_MAX);
+        self.0.drain(..excess);
+        self.0.push(Arc::clone(state));
+    }
 }
 
 /// An object came from one state to another, or is said to have been in it.
@@ -104,7 +141,7 @@ impl<C: FnMut(MetricNo, &str, Timestamp, i64)> Ledger<C> {
             value: Arc::clone(&sight.value),
             time: sight.time,
             event: sight.event,
-            visited: with("[]", &sight.value),
+            visited: Visited(vec![Arc::clone(&sight.value)]),
         }
     }
 
@@ -113,11 +150,10 @@ impl<C: FnMut(MetricNo, &str, Timestamp, i64)> Ledger<C> {
         (known.time, known.event) = (sight.time, sight.event);
         self.count(sight.state, &[&before], sight.time, -1);
         self.count(sight.state, &[&sight.value], sight.time, 1);
-        let visited = if sight.policy.is_plain() { Vec::new() } else { read(&known.visited) };
-        for from in sight.policy.sources(&before, &sight.value, &visited) {
+        for from in sight.policy.sources(&before, &sight.value, &known.visited.0) {
             self.count(sight.transition, &[from, &sight.value], sight.time, 1);
         }
-        known.visited = with(&known.visited, &sight.value);
+        known.visited.push(&sight.value);
         self.record(sight, Some(before), false);
     }
 
@@ -148,13 +184,8 @@ impl<C: FnMut(MetricNo, &str, Timestamp, i64)> Ledger<C> {
 }
 
 impl Policy {
-    /// Only the state before counts.
-    fn is_plain(&self) -> bool {
-        self.only.is_none() && self.additional.is_empty()
-    }
-
     /// The states from which a change counts, each once, of those that the object was in.
-    fn sources<'s>(&'s self, before: &'s str, after: &str, visited: &'s [Box<str>]) -> Vec<&'s str> {
+    fn sources<'s>(&'s self, before: &'s str, after: &str, visited: &'s [Arc<str>]) -> Vec<&'s str> {
         let mut sources: Vec<&str> = Vec::new();
         let mut add = |state: &'s str| {
             if state != after && !sources.contains(&state) {
@@ -196,26 +227,4 @@ fn push_text(json: &mut String, text: &str) {
     } else {
         json.push_str(&serde_json::to_string(text).expect("a text is always JSON"));
     }
-}
-
-/// The list with a state as its last; the first ones go when it is long.
-fn with(visited: &str, state: &str) -> Arc<str> {
-    let mut text = String::with_capacity(state.len() + 2);
-    push_text(&mut text, state);
-    let others = elements(visited).filter(|known| *known != text).count();
-    let excess = (others + 1).saturating_sub(STATES_VISITED_MAX);
-    let mut list = String::with_capacity(visited.len() + text.len() + 1);
-    list.push('[');
-    for known in elements(visited).filter(|known| *known != text).skip(excess) {
-        list.push_str(known);
-        list.push(',');
-    }
-    list.push_str(&text);
-    list.push(']');
-    list.into()
-}
-
-/// What can not be read is forgotten: it only says which older states may count.
-fn read(visited: &str) -> Vec<Box<str>> {
-    serde_json::from_str(visited).unwrap_or_default()
 }

@@ -92,7 +92,10 @@ fn what_is_older_than_known_is_late() {
     let plain = policy(None, &[]);
     let known = apply(None, &[sight("o", "PAID", 20, 5, &plain), sight("o", "PAID", 30, 6, &plain)]);
     let row = known.row.clone().unwrap();
-    assert_eq!((row.time, row.event, &*row.visited), (Timestamp::from_ms(30), 6, r#"["PAID"]"#));
+    assert_eq!(
+        (row.time, row.event, row.visited.to_json()),
+        (Timestamp::from_ms(30), 6, r#"["PAID"]"#.to_owned())
+    );
     assert_eq!((known.cells.len(), known.changes.len()), (2, 1), "seen again is no change");
     for (time, event) in [(10, 9), (25, 9), (30, 4)] {
         let late = apply(known.row.clone(), &[sight("o", "NEW", time, event, &plain)]);
@@ -121,11 +124,11 @@ fn few_of_the_states_are_remembered_and_damage_is_survived() {
     let count = STATES_VISITED_MAX as i64 + 20;
     let sights: Vec<Sight> = (0..count).map(|n| sight("o", &format!("S{n}"), n, n, &all)).collect();
     let row = apply(None, &sights).row.unwrap();
-    let visited: Vec<String> = serde_json::from_str(&row.visited).unwrap();
+    let visited: Vec<String> = serde_json::from_str(&row.visited.to_json()).unwrap();
     assert_eq!((visited.len(), visited[0].as_str()), (STATES_VISITED_MAX, "S20"));
-    let torn = ObjectRow { visited: "[".into(), ..row };
+    let torn = ObjectRow { visited: Visited::read("["), ..row };
     let after = apply(Some(torn), &[sight("o", "X", count, count, &all)]);
-    assert_eq!(after.row.unwrap().visited, r#"["X"]"#.into());
+    assert_eq!(after.row.unwrap().visited, Visited::read(r#"["X"]"#));
 }
 
 fn any_policy() -> impl Strategy<Value = Arc<Policy>> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::id::MetricNo;
-use tidegate_core::observe::state::{Change, Ledger, ObjectRow};
+use tidegate_core::observe::state::{Change, Ledger, ObjectRow, Visited};
 use tidegate_core::observe::{Grain, Sight, Slab, history};
 use tidegate_core::time::Timestamp;
 
@@ -59,7 +59,7 @@ async fn objects(conn: &Conn, sights: &[Sight]) -> Asked<BTreeMap<(MetricNo, Vec
             value: text(row, 2).into(),
             time: Timestamp::from_ms(row.get(3)),
             event: row.get(4),
-            visited: text(row, 5).into(),
+            visited: Visited::read(&text(row, 5)),
         };
         ((row.get(0), row.get(1)), found)
     };
@@ -73,7 +73,7 @@ impl Rows {
         self.values.push(row.value.as_bytes().to_vec());
         self.times.push(row.time.as_ms());
         self.events.push(row.event);
-        self.visited.push(row.visited.as_bytes().to_vec());
+        self.visited.push(row.visited.to_json().into_bytes());
     }
 
     async fn write(&self, conn: &Conn) -> Asked<()> {

@@ -41,6 +41,7 @@ mod states;
 mod sweep;
 mod telling;
 mod trigger;
+mod turns;
 mod verification;
 mod windows;
 mod writer;
@@ -72,6 +73,8 @@ use checkpoint::Checkpointer;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
+use remembered::Shared;
+use turns::Turns;
 use writer::Writer;
 
 /// Events and deliveries draw their numbers from one counter; retention remembers it when it removes them.
@@ -86,6 +89,9 @@ pub struct SqliteStore {
     dedupe: Arc<Mutex<Dedupe>>,
     book: Arc<Mutex<Book>>,
     checkpointer: Checkpointer,
+    /// What counting remembers of its rows.
+    remembered: Shared,
+    turns: Turns,
     calls: Calls,
     incarnation: Incarnation,
     salt: Vec<u8>,
@@ -123,6 +129,8 @@ impl SqliteStore {
             dedupe: Arc::clone(&writer.dedupe),
             book: Arc::clone(&writer.book),
             checkpointer: Checkpointer::new(path, calls),
+            remembered: writer.remembered.clone(),
+            turns: Turns::default(),
             incarnation: writer.incarnation,
             writer: Arc::new(Mutex::new(writer)),
             calls,
@@ -132,7 +140,21 @@ impl SqliteStore {
         })
     }
 
+    /// Writes something that is not a group: a turn.
     async fn write<T: Send + 'static>(
+        &self,
+        calls: Calls,
+        work: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let turns = self.turns.clone();
+        self.run(calls, move |writer| {
+            let _turn = turns.begin();
+            work(writer)
+        })
+        .await
+    }
+
+    async fn run<T: Send + 'static>(
         &self,
         calls: Calls,
         work: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static,
@@ -145,6 +167,15 @@ impl SqliteStore {
         };
         db::call(calls, &self.writer, run).await
     }
+
+    /// Writes what a flush adds to the indexes, so that nobody waits long for the writer.
+    async fn post(&self, flush: Arc<Flush>) -> Result<Arc<Flush>> {
+        for part in 0..postings::parts(&flush.delta.postings) {
+            let flush = Arc::clone(&flush);
+            self.run(self.calls, move |writer| postings::write(writer, &flush.delta.postings, part)).await?;
+        }
+        Ok(flush)
+    }
 }
 
 #[async_trait]
@@ -153,7 +184,7 @@ impl Store for SqliteStore {
     /// cost more than half of what a small commit takes.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
         let written = Arc::clone(&group);
-        let committed = self.write(Calls::Inline, move |writer| commit::commit(writer, &group)).await?;
+        let committed = self.run(Calls::Inline, move |writer| commit::commit(writer, &group)).await?;
         self.checkpointer.written(&written);
         Ok(committed)
     }
@@ -234,8 +265,21 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| observe::unobserved(conn, after, limit, bytes).map_err(failed)).await
     }
 
+    /// Most of the work is done beside the writer, which then only writes what has been made ready.
     async fn observe(&self, flush: Flush, now: Timestamp) -> Result<()> {
-        self.write(self.calls, move |writer| observe::observe(writer, &flush, now)).await
+        let (since, known) = (self.turns.now(), self.remembered.take());
+        let flush = Arc::new(flush);
+        let read = Arc::clone(&flush);
+        let make = move |conn: &Connection| observe::Ready::make(conn, known, &read.delta).map_err(failed);
+        let ready = self.readers.read(make).await?;
+        let flush = self.post(flush).await?;
+        let turns = self.turns.clone();
+        self.run(self.calls, move |writer| {
+            let turn = turns.begin();
+            let ready = Some(ready).filter(|_| turn.is_next(since));
+            observe::observe(writer, &flush, ready, now)
+        })
+        .await
     }
 
     async fn start_backfill(&self, new: NewBackfill, now: Timestamp) -> Result<BackfillRow> {

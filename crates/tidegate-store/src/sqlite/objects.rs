@@ -15,33 +15,47 @@ const INSERT: &str = "INSERT INTO objects (state, first, packed) VALUES (?1, ?2,
 const UPDATE: &str = "UPDATE objects SET packed = ?2 WHERE no = ?1";
 const DELETE: &str = "DELETE FROM objects WHERE no = ?1";
 
+/// What becomes of some rows: each by its number, if it has one, and the pages that take its place.
+pub(super) struct Rows {
+    state: MetricNo,
+    rows: Vec<(Option<i64>, Vec<Page>)>,
+}
+
 /// Changes some objects, which come in order and each once: what `each` makes of an object takes its place.
 pub(super) fn change(
     tx: &Connection,
     state: MetricNo,
+    touched: &[&str],
+    each: impl FnMut(Option<ObjectRow>) -> Option<ObjectRow>,
+) -> rusqlite::Result<()> {
+    prepare(tx, state, touched, each)?.write(tx)
+}
+
+/// The same, without writing it yet.
+pub(super) fn prepare(
+    conn: &Connection,
+    state: MetricNo,
     mut touched: &[&str],
     mut each: impl FnMut(Option<ObjectRow>) -> Option<ObjectRow>,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<Rows> {
+    let (mut next, mut page) = (conn.prepare_cached(NEXT)?, conn.prepare_cached(PAGE)?);
+    let mut rows = Vec::new();
     while let Some(first) = touched.first() {
-        let next: Option<String> =
-            tx.prepare_cached(NEXT)?.query_row(params![state, first], |row| row.get(0))?;
+        let next: Option<String> = next.query_row(params![state, first], |row| row.get(0))?;
         let here = next.map_or(touched.len(), |next| touched.partition_point(|name| **name < *next));
         let (now, later) = touched.split_at(here);
-        let (no, pages) = {
-            let mut page = tx.prepare_cached(PAGE)?;
-            let changed = |row: &rusqlite::Row<'_>| {
-                let packed = row.get_ref(1)?.as_blob()?;
-                Ok((Some(row.get(0)?), update(packed, now, &mut each)?))
-            };
-            match page.query_row(params![state, first], changed).optional()? {
-                Some(changed) => changed,
-                None => (None, update(objects::BLANK, now, &mut each)?),
-            }
+        let changed = |row: &rusqlite::Row<'_>| {
+            let packed = row.get_ref(1)?.as_blob()?;
+            Ok((Some(row.get(0)?), update(packed, now, &mut each)?))
         };
-        write(tx, state, no, &pages)?;
+        let changed = match page.query_row(params![state, first], changed).optional()? {
+            Some(changed) => changed,
+            None => (None, update(objects::BLANK, now, &mut each)?),
+        };
+        rows.push(changed);
         touched = later;
     }
-    Ok(())
+    Ok(Rows { state, rows })
 }
 
 fn update(
@@ -52,19 +66,25 @@ fn update(
     objects::update(packed, touched.iter().copied(), each).map_err(torn)
 }
 
-/// Writes what became of a row, which stays responsible for everything from its beginning on.
-fn write(tx: &Connection, state: MetricNo, no: Option<i64>, pages: &[Page]) -> rusqlite::Result<()> {
-    let mut pages = pages.iter();
-    match (no, pages.next()) {
-        (Some(no), Some(page)) => tx.prepare_cached(UPDATE)?.execute(params![no, page.bytes])?,
-        (Some(no), None) => tx.prepare_cached(DELETE)?.execute([no])?,
-        (None, Some(page)) => tx.prepare_cached(INSERT)?.execute(params![state, "", page.bytes])?,
-        (None, None) => 0,
-    };
-    for page in pages {
-        tx.prepare_cached(INSERT)?.execute(params![state, page.first, page.bytes])?;
+impl Rows {
+    pub(super) fn write(&self, tx: &Connection) -> rusqlite::Result<()> {
+        let mut update = tx.prepare_cached(UPDATE)?;
+        let mut insert = tx.prepare_cached(INSERT)?;
+        for (no, pages) in &self.rows {
+            // A row stays responsible for everything from its beginning on, whatever its first object is now.
+            let mut pages = pages.iter();
+            match (no, pages.next()) {
+                (Some(no), Some(page)) => update.execute(params![no, page.bytes])?,
+                (Some(no), None) => tx.prepare_cached(DELETE)?.execute([no])?,
+                (None, Some(page)) => insert.execute(params![self.state, "", page.bytes])?,
+                (None, None) => 0,
+            };
+            for page in pages {
+                insert.execute(params![self.state, page.first, page.bytes])?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Goes over the objects behind one, in order, for as long as `each` wants more.

@@ -51,8 +51,35 @@ pub(super) fn unobserved(
     Ok(slice)
 }
 
-pub(super) fn observe(writer: &mut Writer, flush: &Flush, now: Timestamp) -> Result<()> {
-    let mut known = std::mem::take(&mut writer.remembered);
+/// What a flush writes, and what is remembered after it.
+pub(super) struct Ready {
+    states: states::Changed,
+    sums: [rollups::Sums; 2],
+    pub(super) known: Remembered,
+}
+
+impl Ready {
+    /// Reads what there is and adds to it, without writing anything yet.
+    pub(super) fn make(conn: &Connection, mut known: Remembered, delta: &Delta) -> rusqlite::Result<Self> {
+        let (states, counted) = states::prepare(conn, &delta.sights)?;
+        let sums = rollups::Sums::prepare(conn, &mut known, delta)?;
+        let of_states = rollups::Sums::prepare(conn, &mut known, &counted.into_delta())?;
+        Ok(Self { states, sums: [sums, of_states], known })
+    }
+
+    pub(super) fn write(&self, tx: &Connection) -> rusqlite::Result<()> {
+        self.states.write(tx)?;
+        self.sums.iter().try_for_each(|sums| sums.write(tx))
+    }
+}
+
+/// Counts a flush. `ready` is absent where somebody wrote since it was made: then it is made here.
+pub(super) fn observe(
+    writer: &mut Writer,
+    flush: &Flush,
+    ready: Option<Ready>,
+    now: Timestamp,
+) -> Result<()> {
     if !flush.delta.sights.is_empty() {
         db::widen_cache(&writer.conn).map_err(failed)?;
     }
@@ -60,10 +87,15 @@ pub(super) fn observe(writer: &mut Writer, flush: &Flush, now: Timestamp) -> Res
     if !advance(&tx, flush, now).map_err(failed)? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()));
     }
-    write(&tx, &mut known, &flush.delta).map_err(failed)?;
+    let ready = match ready {
+        Some(ready) => ready,
+        None => Ready::make(&tx, Remembered::default(), &flush.delta).map_err(failed)?,
+    };
+    ready.write(&tx).map_err(failed)?;
+    postings::add(&tx, postings::rest(&flush.delta.postings)).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
-    writer.remembered = known;
+    writer.remembered.put(ready.known);
     Ok(())
 }
 
@@ -85,11 +117,4 @@ fn advance(tx: &Transaction<'_>, flush: &Flush, now: Timestamp) -> rusqlite::Res
         }
     };
     Ok(moved > 0)
-}
-
-pub(super) fn write(tx: &Transaction<'_>, known: &mut Remembered, delta: &Delta) -> rusqlite::Result<()> {
-    let changed = states::apply(tx, &delta.sights)?;
-    rollups::add(tx, known, delta)?;
-    rollups::add(tx, known, &changed.into_delta())?;
-    postings::add(tx, &delta.postings)
 }

@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tidegate_core::id::{MetricNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::observe::value::Stretch;
 use tidegate_core::observe::{Posting, posting};
 
-use super::events;
-use crate::{EventRow, Page, Search, ValueFilter};
+use super::{Writer, events, failed};
+use crate::{EventRow, Page, Result, Search, ValueFilter};
 
 /// A segment has two to the power of this many numbers: events and their deliveries share them.
 const SEGMENT_BITS: u32 = 17;
 
-const INSERT: &str = "INSERT INTO postings (segment, metric, value, first, count, events)
+/// Lists that are written at once at most: more would keep those waiting for too long who send events.
+const PART: usize = 4_000;
+/// A flush that did not come to its end is counted again from where it began, in slices that may end elsewhere. The first
+/// event of a list is the first with its value since then: so it takes the place of the list that was written before.
+const INSERT: &str = "INSERT OR REPLACE INTO postings (segment, metric, value, first, count, events)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 fn segment(event: Seq) -> i64 {
@@ -24,6 +28,23 @@ fn segment(event: Seq) -> i64 {
 /// The first and the last number of a segment.
 pub(super) fn bounds(segment: i64) -> (Seq, Seq) {
     (segment << SEGMENT_BITS, ((segment + 1) << SEGMENT_BITS) - 1)
+}
+
+/// How many parts of these are written before the flush itself is.
+pub(super) fn parts(postings: &[Posting]) -> usize {
+    postings.len() / PART
+}
+
+/// Writes a part.
+pub(super) fn write(writer: &mut Writer, postings: &[Posting], part: usize) -> Result<()> {
+    let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate).map_err(failed)?;
+    add(&tx, postings.chunks(PART).nth(part).unwrap_or_default()).map_err(failed)?;
+    tx.commit().map_err(failed)
+}
+
+/// What is left for the flush itself.
+pub(super) fn rest(postings: &[Posting]) -> &[Posting] {
+    &postings[parts(postings) * PART..]
 }
 
 /// `postings` are sorted by index and value, so that neighbours are written one after the other.

@@ -5,7 +5,8 @@ use tidegate_core::id::{MetricNo, Version};
 use tidegate_core::limits::{REBUILD_LAST_MAX, SLICE_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
-use super::{Writer, backfills, failed, keeping, metrics, observe, stamp};
+use super::observe::Ready;
+use super::{Writer, backfills, failed, keeping, metrics, postings, stamp};
 use crate::observe::{read, written};
 use crate::rebuild::{self, Known, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild, Result};
@@ -107,8 +108,9 @@ pub(super) fn finish(writer: &mut Writer, of: &BackfillRow, last: LastStep, now:
     }
     let slice = backfills::unbackfilled(&tx, of, REBUILD_LAST_MAX, SLICE_BYTES_MAX).map_err(failed)?;
     let Some(delta) = slice.is_end.then(|| last(&slice)).flatten() else { return Ok(false) };
-    let mut known = std::mem::take(&mut writer.remembered);
-    observe::write(&tx, &mut known, &delta).map_err(failed)?;
+    let ready = Ready::make(&tx, writer.remembered.take(), &delta).map_err(failed)?;
+    ready.write(&tx).map_err(failed)?;
+    postings::add(&tx, &delta.postings).map_err(failed)?;
     let has_switched = switch(&tx, of, version, now).map_err(failed)?;
     let looked = i64::try_from(slice.events.len()).unwrap_or(i64::MAX);
     let finish = "UPDATE backfills SET after = ?2, looked = looked + ?3, finished_at = ?4 WHERE no = ?1";
@@ -118,7 +120,7 @@ pub(super) fn finish(writer: &mut Writer, of: &BackfillRow, last: LastStep, now:
     }
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
-    writer.remembered = known;
+    writer.remembered.put(ready.known);
     if has_switched {
         writer.version = version;
     }

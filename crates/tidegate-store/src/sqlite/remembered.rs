@@ -2,14 +2,16 @@
 //!
 //! There is one writer, so what it has read or written is what the store has, until it writes something else. Whoever
 //! writes takes everything that is remembered, changes it along with the rows, and gives it back after the commit: what
-//! ends in any other way leaves nothing behind that could be wrong.
+//! ends in any other way leaves nothing behind that could be wrong. Meanwhile there is nothing to take.
 //!
 //! Promises: never more than `MAX` rows of a kind. Where that is not enough, those go first that were not met lately.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_core::id::{KeyNo, MetricNo};
+use tidegate_core::observe::Seeded;
 
 /// Keys whose numbers are remembered, of about 100 bytes each; those that are counted all the time fit.
 const KEYS_MAX: usize = 100_000;
@@ -21,6 +23,20 @@ pub(super) struct Remembered {
     pub(super) keys: Rows<KeyNo, KEYS_MAX>,
 }
 
+/// What is remembered, while nobody has taken it.
+#[derive(Clone, Default)]
+pub(super) struct Shared(Arc<Mutex<Remembered>>);
+
+impl Shared {
+    pub(super) fn take(&self) -> Remembered {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn put(&self, known: Remembered) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+}
+
 impl Remembered {
     /// Forgets everything of a metric.
     pub(super) fn forget_metric(&mut self, metric: MetricNo) {
@@ -30,7 +46,8 @@ impl Remembered {
 
 /// Rows by metric and name.
 pub(super) struct Rows<V, const MAX: usize> {
-    metrics: BTreeMap<MetricNo, HashMap<Arc<str>, Row<V>>>,
+    metrics: BTreeMap<MetricNo, HashMap<Arc<str>, Row<V>, Seeded>>,
+    hasher: Seeded,
     /// Goes on when half of all rows were met, and forgets the others.
     age: u32,
     /// How many were met in this age, at most.
@@ -45,7 +62,7 @@ struct Row<V> {
 
 impl<V, const MAX: usize> Default for Rows<V, MAX> {
     fn default() -> Self {
-        Self { metrics: BTreeMap::new(), age: 0, met: 0 }
+        Self { metrics: BTreeMap::new(), hasher: Seeded::new(RandomState::new().hash_one(0)), age: 0, met: 0 }
     }
 }
 
@@ -61,7 +78,9 @@ impl<V, const MAX: usize> Rows<V, MAX> {
     pub(super) fn put(&mut self, metric: MetricNo, name: Arc<str>, row: V) {
         self.make_room();
         let row = Row { row, age: self.age };
-        self.metrics.entry(metric).or_default().insert(name, row);
+        let hasher = self.hasher;
+        let rows = self.metrics.entry(metric).or_insert_with(|| HashMap::with_hasher(hasher));
+        rows.insert(name, row);
         self.met += 1;
     }
 

@@ -34,7 +34,7 @@ pub(super) fn sweep(
 ) -> Result<Swept> {
     let shared = Arc::clone(&writer.book);
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut known = std::mem::take(&mut writer.remembered);
+    let mut known = writer.remembered.take();
     let tx = writer.conn.transaction().map_err(failed)?;
     let (out, ended, has_written) = (Swept::default(), Vec::new(), sweep == Sweep::Rest);
     let (backfilling, known_rows) = (&writer.backfilling, &mut known);
@@ -49,7 +49,7 @@ pub(super) fn sweep(
         tx.commit().map_err(failed)?;
         book.apply(sealed);
     }
-    writer.remembered = known;
+    writer.remembered.put(known);
     if let Some(run) = dropped {
         writer.dedupe.lock().unwrap_or_else(PoisonError::into_inner).forget(run);
     }

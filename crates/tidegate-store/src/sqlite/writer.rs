@@ -11,7 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
 use super::lanes::{self, Backfilling};
-use super::remembered::Remembered;
+use super::remembered::Shared;
 use super::telling::Telling;
 use super::{LAST_NO, db, deliveries, failed, folds, stamp};
 use crate::{Committed, Result};
@@ -32,7 +32,7 @@ pub(super) struct Writer {
     pub(super) incarnation: Incarnation,
     pub(super) version: Version,
     /// What counting remembers of its rows.
-    pub(super) remembered: Remembered,
+    pub(super) remembered: Shared,
     pub(super) next_no: i64,
     /// Subscribers whose backfill is under way, and how far it has come.
     pub(super) backfilling: Backfilling,
@@ -82,7 +82,7 @@ impl Writer {
             windows_max: WINDOWS_PER_PROJECT_MAX,
             incarnation: 0,
             version: 0,
-            remembered: Remembered::default(),
+            remembered: Shared::default(),
             next_no: 0,
             backfilling: Backfilling::new(),
             telling,
@@ -173,7 +173,7 @@ impl Writer {
     }
 
     pub(super) fn reopen(&mut self) -> Result<()> {
-        self.remembered = Remembered::default();
+        self.remembered.take();
         self.conn = db::open_writer(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         self.read_counters().map_err(failed)
     }

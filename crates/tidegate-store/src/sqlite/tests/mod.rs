@@ -2,6 +2,7 @@
 //! the disk fails; and its large quotas. Semantics are tested by the conformance suite.
 
 mod faults;
+mod flushes;
 mod open;
 mod plans;
 mod quotas;
