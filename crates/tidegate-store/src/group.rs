@@ -175,6 +175,8 @@ pub struct ClosedWindow {
     pub due_at: Timestamp,
     /// Why it would have closed then.
     pub due_by: ClosedBy,
+    /// What it became; nothing when there is nothing to send.
+    pub delivery: Option<DeliveryNo>,
     /// Why it closed.
     pub closed_by: ClosedBy,
 }
@@ -193,6 +195,7 @@ impl ClosedWindow {
                 opened_at: window.opened_at,
                 due_at: window.due_at,
                 due_by,
+                delivery: window.delivery,
                 closed_by,
             })
         });

@@ -137,7 +137,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Option<(BackfillStep, Vec<EventRow>)>>;
 
-    /// The windows of a project that gather, oldest first.
+    /// The windows of a project that gather, and on demand those that wait in their lanes, oldest first.
     async fn windows(&self, project: ProjectNo, filter: WindowFilter) -> Result<Page<WindowRow>>;
     /// Closes windows that gather, or ends them without a delivery, because somebody asked.
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;

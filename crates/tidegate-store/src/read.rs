@@ -151,6 +151,8 @@ pub struct DeliveryRow {
     pub reason: Option<String>,
     /// Its lane.
     pub lane: Option<Lane>,
+    /// The one of its lane that goes first, if it waits for that; told where one delivery or event is looked at.
+    pub behind: Option<DeliveryNo>,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
     /// It stepped aside for others of its lane.
@@ -160,6 +162,13 @@ pub struct DeliveryRow {
     /// The ids of the events it carries, in order; without those that are no longer kept, and wherever there are many
     /// deliveries of no more than `DELIVERY_EVENTS_LISTED_MAX`: those that joined last.
     pub events: Vec<String>,
+}
+
+impl DeliveryRow {
+    /// Its lane, if it may have to wait for others there.
+    pub(crate) fn waiting_lane(&self) -> Option<Lane> {
+        self.lane.filter(|_| matches!(self.status, Status::Pending | Status::Retrying))
+    }
 }
 
 /// An attempt as it is kept.

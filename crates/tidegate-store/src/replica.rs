@@ -14,6 +14,8 @@ pub struct Load {
     pub streams: u64,
     /// Those among whom it divides limits; 0 while it has more under way than that allows.
     pub obeys: i64,
+    /// What its own clock said when it beat.
+    pub wall: Option<Timestamp>,
 }
 
 /// What a beat told.
@@ -44,6 +46,13 @@ pub struct Replica {
     pub at: Timestamp,
     /// How busy it was.
     pub load: Load,
+}
+
+impl Replica {
+    /// By how many milliseconds its own clock is ahead of the store's, as far as a beat can tell.
+    pub fn clock_offset_ms(&self) -> Option<i64> {
+        self.load.wall.map(|wall| wall.as_ms() - self.at.as_ms())
+    }
 }
 
 impl Beat {

@@ -13,11 +13,13 @@ pub struct WindowFilter {
     pub subscriber: Option<SubscriberNo>,
     /// Opened after this one.
     pub after: Option<WindowNo>,
+    /// Those as well that are closed and wait for their turn in their lanes.
+    pub waiting: bool,
     /// How many at most.
     pub limit: usize,
 }
 
-/// A window that gathers.
+/// A window that gathers, or waits for its turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowRow {
     /// Inside.
@@ -38,6 +40,10 @@ pub struct WindowRow {
     pub count: u32,
     /// How many bytes they have.
     pub bytes: u64,
+    /// When and why it closed, if it is a delivery that waits for its turn in its lane.
+    pub closed: Option<(Timestamp, ClosedBy)>,
+    /// That delivery.
+    pub delivery: Option<DeliveryNo>,
 }
 
 /// A window as it stands beside what became of it.

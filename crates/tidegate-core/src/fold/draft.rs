@@ -144,7 +144,7 @@ impl<'a> Draft<'a> {
         }
         if let Some(place) = held.filter(|place| is_cancelled(self.at(*place), arrival)) {
             self.join(place, arrival);
-            self.end_at(place, ClosedBy::Cancelled);
+            self.end_at(place, ClosedBy::CancelOn);
             return closings;
         }
         let place = match held.filter(|place| self.at(*place).fits(arrival.bytes)) {
@@ -259,7 +259,7 @@ impl<'a> Draft<'a> {
     pub fn leave(&mut self, project: ProjectNo, subscriber: SubscriberNo) {
         let book = self.book;
         for window in book.of_project(project).filter(|window| window.subscriber == subscriber) {
-            self.end((subscriber, window.key), ClosedBy::Cancelled);
+            self.end((subscriber, window.key), ClosedBy::Deleted);
             self.seal(project, window.no);
         }
     }

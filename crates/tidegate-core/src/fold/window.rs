@@ -35,12 +35,16 @@ pub enum ClosedBy {
     Trigger,
     /// There were too many windows.
     Limit,
-    /// It ended without a delivery.
+    /// An event ended it without a delivery, see `fold.cancel_on`.
+    CancelOn,
+    /// Somebody ended it without a delivery.
     Cancelled,
+    /// Its subscriber was deleted; there is no delivery.
+    Deleted,
 }
 
 impl ClosedBy {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Window,
         Self::Quiet,
         Self::MaxWait,
@@ -51,7 +55,9 @@ impl ClosedBy {
         Self::Flush,
         Self::Trigger,
         Self::Limit,
+        Self::CancelOn,
         Self::Cancelled,
+        Self::Deleted,
     ];
 
     /// Its name in the API.
@@ -67,8 +73,15 @@ impl ClosedBy {
             Self::Flush => "flush",
             Self::Trigger => "trigger",
             Self::Limit => "limit",
+            Self::CancelOn => "cancel_on",
             Self::Cancelled => "cancelled",
+            Self::Deleted => "deleted",
         }
+    }
+
+    /// It ended without a delivery.
+    pub fn is_cancelled(self) -> bool {
+        matches!(self, Self::CancelOn | Self::Cancelled | Self::Deleted)
     }
 
     /// The one with this name.

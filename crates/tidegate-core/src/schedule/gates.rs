@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::lineup::Lineup;
 use super::meter::{Meter, Wait};
-use super::{Schedule, Slot, Turn};
+use super::{Schedule, Slot, Turn, stamped_at};
 use crate::gate::{Flow, Standing, pressure};
 use crate::id::{GateNo, SubscriberNo};
 use crate::limits::{GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
@@ -116,7 +116,7 @@ enum State {
 pub(super) struct Line {
     pub(super) meter: Meter,
     pub(super) flow: Flow,
-    /// By when they became ready; and since when they stand here.
+    /// By when they became ready; and since when nothing but the gate keeps them.
     waiting: BTreeMap<(u64, Waiter), Timestamp>,
     clients: usize,
     state: State,
@@ -302,15 +302,7 @@ impl Schedule {
 
     /// How long somebody who joins a line now would wait.
     pub fn line_pressure(&self, gate: GateNo, now: Timestamp) -> Duration {
-        let line = self.lines.get(&gate);
-        line.map_or(Duration::ZERO, |line| pressure(line.flow, line.standing(now), line.waiting.len()))
-    }
-
-    /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
-    pub fn gate_pressure(&self, subscriber: SubscriberNo, now: Timestamp) -> Duration {
-        let gate = self.lineups.get(&subscriber).and_then(|lineup| lineup.terms.gate);
-        let line = gate.and_then(|gate| self.lines.get(&gate));
-        line.map_or(Duration::ZERO, |line| {
+        self.lines.get(&gate).map_or(Duration::ZERO, |line| {
             // All deliveries of a subscriber stand behind one place.
             let ahead = line.waiting.keys().map(|(_, waiter)| match waiter {
                 Waiter::Client => 1,
@@ -318,6 +310,12 @@ impl Schedule {
             });
             pressure(line.flow, line.standing(now), ahead.sum())
         })
+    }
+
+    /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
+    pub fn gate_pressure(&self, subscriber: SubscriberNo, now: Timestamp) -> Duration {
+        let gate = self.lineups.get(&subscriber).and_then(|lineup| lineup.terms.gate);
+        gate.map_or(Duration::ZERO, |gate| self.line_pressure(gate, now))
     }
 
     /// A subscriber takes its place in the line of its gate.
@@ -329,7 +327,9 @@ impl Schedule {
             return;
         };
         lineup.seat = Some(stamp);
-        line.waiting.insert((stamp, Waiter::Subscriber(subscriber)), self.latest);
+        // What is ready waits for the gate from then on, in line or behind others of its subscriber.
+        let since = stamped_at(stamp).max(lineup.free_since);
+        line.waiting.insert((stamp, Waiter::Subscriber(subscriber)), since);
         self.wake(gate);
     }
 
@@ -453,7 +453,12 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.seat = None;
         match wait {
-            Some(wait) => self.wait_for(Slot::Subscriber(subscriber), &wait),
+            Some(wait) => {
+                if let Wait::Until(at) = wait {
+                    lineup.free_since = at;
+                }
+                self.wait_for(Slot::Subscriber(subscriber), &wait);
+            }
             None => {
                 lineup.lined_up = false;
                 self.line_up(subscriber);

@@ -50,6 +50,8 @@ pub(super) struct Lineup {
     /// New deliveries overflowed into the store: until those are drained, newer ones go there too, in order.
     pub(super) spilled: bool,
     pub(super) later: Option<Timestamp>,
+    /// Since when nothing of its own keeps it from sending: neither its places nor its rate.
+    pub(super) free_since: Timestamp,
 }
 
 impl Lineup {
@@ -71,6 +73,7 @@ impl Lineup {
             seat: None,
             spilled: false,
             later: None,
+            free_since: now,
         }
     }
 

@@ -18,6 +18,7 @@ mod meter;
 mod rate;
 mod replicas;
 mod supply;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -37,6 +38,15 @@ use lineup::{Lineup, Ready};
 use meter::{Meter, Wait};
 pub use rate::Bucket;
 pub use replicas::{Beg, Share, share};
+pub use waits::Waits;
+
+/// How many stamps a millisecond has before they run ahead of the time.
+const STAMPS_PER_MS: u64 = 1_024;
+
+/// The time at which a stamp was given.
+fn stamped_at(stamp: u64) -> Timestamp {
+    Timestamp::from_ms(i64::try_from(stamp / STAMPS_PER_MS).unwrap_or(i64::MAX))
+}
 
 /// What a subscriber allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +160,7 @@ pub struct Schedule {
     shares_rates: bool,
     /// Who waits for tokens of such a rate and has not asked yet.
     beggars: BTreeSet<Slot>,
-    /// How many deliveries and clients have become ready.
+    /// The stamp of the delivery or client that became ready last.
     stamps: u64,
     /// The latest time that anybody said.
     latest: Timestamp,
@@ -263,9 +273,10 @@ impl Schedule {
         Ok(())
     }
 
-    /// A number that is higher than all before.
+    /// A number that is higher than all before, and tells the time at which it was given.
     fn stamp(&mut self) -> u64 {
-        self.stamps += 1;
+        let now = u64::try_from(self.latest.as_ms()).unwrap_or(0).saturating_mul(STAMPS_PER_MS);
+        self.stamps = (self.stamps + 1).max(now);
         self.stamps
     }
 
@@ -328,6 +339,9 @@ impl Schedule {
         self.latest = self.latest.max(now);
         self.in_flight -= 1;
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
+        if lineup.free_places() == 0 {
+            lineup.free_since = now;
+        }
         lineup.in_flight -= 1;
         if !lineup.open {
             // That it took something is worth knowing all the same: whoever goes on later counts from there.

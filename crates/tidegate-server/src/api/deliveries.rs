@@ -103,7 +103,11 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
     let now = app.parts.clock.now();
     match app.parts.store.retry(caller.project, no, now).await? {
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
-        RetryOutcome::Refused(status) => return Err(refused(status)),
+        RetryOutcome::Refused(status) => {
+            let found = app.parts.store.delivery(caller.project, no).await?;
+            let waits = found.and_then(|(row, _)| app.pipeline.desk.waits(row.subscriber, no));
+            return Err(refused(status, waits));
+        }
         RetryOutcome::Queued => {}
         RetryOutcome::Due { subscriber } => app.pipeline.herald().is_asked_for(subscriber, no),
     }
@@ -112,10 +116,18 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
     Ok(json_answer(StatusCode::ACCEPTED, &shown(&app, &row)))
 }
 
-fn refused(status: Status) -> Problem {
+fn refused(status: Status, waits: Option<String>) -> Problem {
     match status {
         Status::Delivered => Problem::conflict("delivery_delivered", "it was delivered already"),
-        Status::Sending => Problem::conflict("delivery_in_flight", "an attempt is under way right now"),
+        Status::Sending => {
+            let detail = match waits {
+                Some(waits) => {
+                    format!("it is as good as on its way: it {waits}, and is sent as soon as that allows")
+                }
+                None => "an attempt is under way right now".to_owned(),
+            };
+            Problem::conflict("delivery_in_flight", detail)
+        }
         Status::Expired => {
             Problem::conflict("delivery_expired", "it was kept undelivered for as long as retention allows")
         }
@@ -194,7 +206,13 @@ impl App {
         if waits && !self.delivers {
             return Some("deliver.enabled is false".to_owned());
         }
-        row.reason.clone().or_else(|| (waits && is_left_alone()).then(|| "breaker open".to_owned()))
+        if row.status == Status::Sending {
+            return self.pipeline.desk.waits(row.subscriber, row.no);
+        }
+        let behind =
+            |first| format!("waits behind delivery {} of its lane", self.pipeline.mint.delivery(first));
+        let is_open = || (waits && is_left_alone()).then(|| "breaker open".to_owned());
+        row.reason.clone().or_else(is_open).or_else(|| row.behind.map(behind))
     }
 }
 

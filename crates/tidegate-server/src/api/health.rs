@@ -32,13 +32,14 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     let mut checks = vec![accepting(&app), store(&app), disk(&app, now), deliver(&app)];
     checks.extend(tls(&app));
     checks.extend(lease(&app));
+    checks.extend(redis(&app));
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
         checks.extend(app.troubles.look(&app, now).await);
     }
     let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
     let (status, word) = match worst {
-        State::Ok => (StatusCode::OK, "ready"),
+        State::Ok | State::Noted => (StatusCode::OK, "ready"),
         State::Degraded => (StatusCode::OK, "degraded"),
         State::Failing => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
@@ -55,6 +56,8 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Ok,
+    /// Everything works all the same, by another way.
+    Noted,
     /// Events are accepted, yet somebody should look.
     Degraded,
     /// Events are not accepted.
@@ -68,18 +71,29 @@ struct Check {
     state: State,
     detail: String,
     remedy: &'static str,
+    /// What there is to say while it is as it should be.
+    note: Option<String>,
 }
 
 impl Check {
     /// As it should be, or `state` with the reason and the remedy.
     fn new(name: &'static str, is_fine: bool, state: State, detail: String, remedy: &'static str) -> Self {
-        Self { name, state: if is_fine { State::Ok } else { state }, detail, remedy }
+        Self { name, state: if is_fine { State::Ok } else { state }, detail, remedy, note: None }
+    }
+
+    fn noting(self, note: String) -> Self {
+        Self { note: Some(note), ..self }
     }
 
     fn json(&self) -> Value {
         match self.state {
-            State::Ok => json!({ "state": "ok" }),
-            State::Degraded => json!({ "state": "degraded", "detail": self.detail, "remedy": self.remedy }),
+            State::Ok => match &self.note {
+                Some(note) => json!({ "state": "ok", "detail": note }),
+                None => json!({ "state": "ok" }),
+            },
+            State::Noted | State::Degraded => {
+                json!({ "state": "degraded", "detail": self.detail, "remedy": self.remedy })
+            }
             State::Failing => json!({ "state": "failing", "detail": self.detail, "remedy": self.remedy }),
         }
     }
@@ -109,9 +123,19 @@ fn store(app: &App) -> Check {
 fn lease(app: &App) -> Option<Check> {
     let standing = &app.parts.standing;
     let age = standing.lease_age()?;
-    let detail = format!("the last heartbeat came through {} ms ago: nothing is sent", age.as_millis());
+    let note = format!("the last heartbeat came through {} ms ago", age.as_millis());
+    let detail = format!("{note}: nothing is sent");
     let remedy = "it is back with the next heartbeat; if it is not, look at the database and the way to it";
-    Some(Check::new("lease", standing.may_act(), State::Degraded, detail, remedy))
+    Some(Check::new("lease", standing.may_act(), State::Degraded, detail, remedy).noting(note))
+}
+
+/// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready.
+fn redis(app: &App) -> Option<Check> {
+    let is_connected = app.parts.coordination.as_ref()?.is_connected_to_redis()?;
+    let detail = "Redis does not answer: rates and wake-ups go through PostgreSQL meanwhile".to_owned();
+    let remedy = "start it, or correct redis.url; it is taken up again by itself";
+    let note = "it answers".to_owned();
+    Some(Check::new("redis", is_connected, State::Noted, detail, remedy).noting(note))
 }
 
 fn disk(app: &App, now: Timestamp) -> Check {

@@ -35,6 +35,7 @@ fn shown(replica: &Replica, fellows: &Fellows) -> Value {
         "name": replica.name,
         "began_at": replica.began_at,
         "seen_at": replica.at,
+        "clock_offset_ms": replica.clock_offset_ms(),
         "in_flight": replica.load.in_flight,
         "queued": replica.load.queued,
         "streams": replica.load.streams,

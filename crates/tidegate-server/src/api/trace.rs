@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::Event;
+use tidegate_core::fold::ClosedBy;
 use tidegate_core::id::{ProjectNo, SubscriberNo};
 use tidegate_core::route::{Judgement, Subscriber, View};
 use tidegate_store::{DeliveryRow, FoldRow, TraceRule};
@@ -81,10 +82,7 @@ fn window_line(app: &App, rule: &TraceRule, window: &FoldRow) -> Line {
     let (outcome, reason) = match window.closed {
         None if is_there => (Status::Pending.name(), None),
         None => (Status::Cancelled.name(), Some("its subscriber was deleted")),
-        Some(_) => {
-            let reason = "its window was cancelled, by fold.cancel_on or by request";
-            (Status::Cancelled.name(), Some(reason))
-        }
+        Some((_, by)) => (Status::Cancelled.name(), Some(cancelled_by(by))),
     };
     Line {
         subscriber: rule.subscriber_id.clone(),
@@ -93,6 +91,17 @@ fn window_line(app: &App, rule: &TraceRule, window: &FoldRow) -> Line {
         window: Some(traced(window)),
         delivery: None,
         attempts: None,
+    }
+}
+
+/// Why a window ended without a delivery.
+fn cancelled_by(by: ClosedBy) -> &'static str {
+    match by {
+        ClosedBy::CancelOn => "an event that fulfils fold.cancel_on ended its window",
+        ClosedBy::Cancelled => "its window was cancelled by request",
+        ClosedBy::Deleted => "its subscriber was deleted",
+        // The first event of a leading fold was sent alone, and nothing followed it.
+        _ => "its window ended with nothing to send",
     }
 }
 

@@ -3,7 +3,7 @@
 //! Flushing makes deliveries of what was gathered. Cancelling lets it go, so nothing said is not everything meant there.
 //! One call ends a bounded number of windows and says whether that was all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,10 +12,10 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tidegate_core::fold::{ClosedBy, Fold, Key};
-use tidegate_core::id::ProjectNo;
+use tidegate_core::id::{DeliveryNo, ProjectNo};
 use tidegate_core::limits::{END_WINDOWS_MAX, END_WINDOWS_ROUNDS_MAX};
 use tidegate_core::route::Path;
-use tidegate_store::{EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
+use tidegate_store::{DeliveryRow, EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
 
 use super::auth::Caller;
 use super::pages::Pages;
@@ -25,7 +25,7 @@ use super::{App, json_answer};
 use crate::pipeline::lanes;
 use crate::roster::Endpoint;
 
-/// Windows that gather, oldest first.
+/// Windows that gather, and closed ones that wait in their lanes and still take what comes; oldest first.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(raw): RawQuery) -> Answer {
     caller.must_read()?;
     let mut query = Query::parse(raw.as_deref())?;
@@ -34,15 +34,19 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let filter = WindowFilter {
         subscriber: subscriber.map(|endpoint| endpoint.rule.no),
         after: pages.position(&mut query)?,
+        waiting: true,
         limit: query.limit()?,
     };
     let page = app.parts.store.windows(caller.project, filter).await?;
-    let items: Vec<Value> = page.items.iter().map(shown).collect();
+    let numbers = page.items.iter().filter_map(|row| row.delivery).collect();
+    let made = app.parts.store.deliveries_among(caller.project, numbers).await?;
+    let made: BTreeMap<DeliveryNo, DeliveryRow> = made.into_iter().map(|row| (row.no, row)).collect();
+    let items: Vec<Value> = page.items.iter().map(|row| shown(&app, row, &made)).collect();
     Ok(pages.answer(&items, page.next))
 }
 
-fn shown(row: &WindowRow) -> Value {
-    json!({
+fn shown(app: &App, row: &WindowRow, made: &BTreeMap<DeliveryNo, DeliveryRow>) -> Value {
+    let mut value = json!({
         "subscriber": row.subscriber_id,
         "mode": row.mode,
         "key": key_value(&row.key),
@@ -50,7 +54,19 @@ fn shown(row: &WindowRow) -> Value {
         "due_at": row.due_at,
         "count": row.count,
         "bytes": row.bytes,
-    })
+    });
+    let Some(((at, by), delivery)) = row.closed.zip(row.delivery) else {
+        value["reason"] = format!("gathers until {}", row.due_at).into();
+        return value;
+    };
+    let id = app.pipeline.mint.delivery(delivery);
+    let waits = made.get(&delivery).and_then(|row| app.reason(row));
+    let waits = waits.unwrap_or_else(|| "waits for its turn in its lane".to_owned());
+    value["reason"] = format!("closed by {}; its delivery {id}: {waits}", by.name()).into();
+    value["closed_at"] = json!(at);
+    value["closed_by"] = by.name().into();
+    value["delivery"] = id.into();
+    value
 }
 
 /// A window's key as the API shows it.
@@ -182,7 +198,7 @@ impl App {
             let now = self.parts.clock.now();
             let ended = self.parts.store.end_windows(project, ask, now).await?;
             self.parts.metrics.closed(&ended.closed, now);
-            lanes::ready(&self.parts.rosters.current(), &ended.closed);
+            lanes::ready(&self.parts.rosters.current(), &self.parts.store, &ended.closed);
             self.pipeline.herald().work_is_due(ended.subscribers);
             all.windows += ended.windows;
             all.is_complete = ended.is_complete;

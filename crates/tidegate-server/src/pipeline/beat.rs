@@ -84,7 +84,8 @@ impl Beats {
 
     async fn beat(&mut self, began: Duration) {
         let obeys = if self.desk.obeys() { self.flock } else { 0 };
-        let load = Load { streams: self.watch.open() as u64, obeys, ..self.desk.load() };
+        let wall = Some(self.clock.wall());
+        let load = Load { streams: self.watch.open() as u64, obeys, wall, ..self.desk.load() };
         let life = self.store.incarnation();
         let beating = tokio::select! {
             biased;

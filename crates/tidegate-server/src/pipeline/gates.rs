@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::gate::Flow;
-use tidegate_core::id::{GateNo, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo};
 use tidegate_core::limits::GATE_PENALTY_MAX_MS;
-use tidegate_core::schedule::{LineView, Passed, Ticket, Turnaway};
+use tidegate_core::schedule::{LineView, Passed, Ticket, Turnaway, Waits};
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::BucketKey;
 use tokio::sync::oneshot;
@@ -140,6 +140,20 @@ impl Desk {
     pub fn gate_pressure(&self, subscriber: SubscriberNo) -> Duration {
         let now = self.clock.now();
         self.lock().gate_pressure(subscriber, now)
+    }
+
+    /// What a delivery in this process's hands waits for, in words; nothing when it is under way, or elsewhere.
+    pub fn waits(&self, subscriber: SubscriberNo, delivery: DeliveryNo) -> Option<String> {
+        let waits = self.lock().waits(subscriber, delivery)?;
+        Some(match waits {
+            Waits::Gate(gate) => format!("waits for gate {}", self.gate_name(gate)),
+            Waits::Rate => "waits for its subscriber's limits.rate".to_owned(),
+            Waits::Place => {
+                "waits until one of its subscriber's attempts ends: limits.concurrency are under way"
+                    .to_owned()
+            }
+            Waits::Turn => "waits for its turn".to_owned(),
+        })
     }
 
     /// Whether it has not heard yet of what this roster says.

@@ -2,7 +2,7 @@
 //!
 //! Told to the log of those who debug, with the subscriber and the key, and counted for everybody: how long a fold waited
 //! from its closing to its first byte, how many events it carried, and how often a lane ran again because something came
-//! while it worked. A window's number joins the lines about it: its key is known from its start on.
+//! while it worked. A window's number joins the lines about it.
 //!
 //! Does not: decide anything, or remember more than a bounded number of lanes.
 
@@ -12,25 +12,59 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Event;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{Lane, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo, WindowNo};
 use tidegate_core::limits::LANES_REMEMBERED_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::{Judgement, Router, View};
 use tidegate_core::time::Timestamp;
-use tidegate_store::ClosedWindow;
+use tidegate_store::{ClosedWindow, Store};
 
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Roster};
 
-/// Windows have closed: their deliveries are ready.
-pub(crate) fn ready(roster: &Roster, closed: &[ClosedWindow]) {
+/// Windows have closed: their deliveries are ready, or there are none.
+pub(crate) fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[ClosedWindow]) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
+    let mut made: BTreeMap<ProjectNo, BTreeMap<DeliveryNo, ReadyFold>> = BTreeMap::new();
     for window in closed {
-        let subscriber = roster.endpoint(window.subscriber).map_or("", |endpoint| &endpoint.rule.id);
-        let (no, count, closed_by) = (window.no, window.count, window.closed_by.name());
-        tracing::debug!(subscriber, window = no, count, closed_by, "a fold is ready");
+        let Some(endpoint) = roster.endpoint(window.subscriber) else { continue };
+        let (subscriber, count) = (endpoint.rule.id.as_str(), window.count);
+        let (no, closed_by) = (window.no, window.closed_by.name());
+        match window.delivery {
+            Some(delivery) => {
+                let fold = ReadyFold { window: no, subscriber: subscriber.to_owned(), count, closed_by };
+                made.entry(endpoint.rule.project).or_default().insert(delivery, fold);
+            }
+            None if window.closed_by.is_cancelled() => {
+                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
+            }
+            None => tracing::debug!(subscriber, window = no, closed_by, "a fold ends with nothing to send"),
+        }
+    }
+    for (project, folds) in made {
+        tokio::spawn(tell_ready(Arc::clone(store), project, folds));
+    }
+}
+
+/// What is told of a fold that is ready.
+struct ReadyFold {
+    window: WindowNo,
+    subscriber: String,
+    count: u32,
+    closed_by: &'static str,
+}
+
+/// Memory knows keys by their hashes alone, so whoever debugs pays for reading them.
+async fn tell_ready(store: Arc<dyn Store>, project: ProjectNo, folds: BTreeMap<DeliveryNo, ReadyFold>) {
+    let rows = store.deliveries_among(project, folds.keys().copied().collect()).await.unwrap_or_default();
+    let keys: BTreeMap<DeliveryNo, String> =
+        rows.into_iter().filter_map(|row| Some((row.no, row.fold?.key))).collect();
+    for (delivery, fold) in folds {
+        let ReadyFold { window, subscriber, count, closed_by } = fold;
+        let key = keys.get(&delivery).map_or("", String::as_str);
+        tracing::debug!(subscriber, key, window, count, closed_by, "a fold is ready");
     }
 }
 
@@ -88,6 +122,9 @@ impl Lanes {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), leaving.opened_at)) {
                 self.metrics.lane_rerun();
+                let (subscriber, key) = (endpoint.rule.id.as_str(), bundle.key.as_str());
+                let window = job.fold.unwrap_or_default();
+                tracing::debug!(subscriber, key, window, "a lane is requeued: events came while it worked");
             }
         }
         let run = Run { window: job.fold.unwrap_or_default(), key: leaving.key.clone(), began: now };

@@ -250,7 +250,7 @@ async fn a_recovery_cancels_what_nobody_was_told_of() {
     stage.at(900.0).await;
     assert_eq!(stage.story(), story(&[(30.0, "critical")]), "only what could not wait");
     let windows = stage.trace("down").await.windows;
-    assert_eq!(windows[0].closed.map(|(_, by)| by.name()), Some("cancelled"));
+    assert_eq!(windows[0].closed.map(|(_, by)| by.name()), Some("cancel_on"));
 }
 
 /// A failing head holds its lane, unless its owner would rather have the others in time.

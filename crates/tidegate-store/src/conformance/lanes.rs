@@ -5,7 +5,7 @@ use tidegate_core::delivery::Job;
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::retry::Next;
 
-use super::bench::{Bench, Draft, bodies, draft, finished, room};
+use super::bench::{Bench, Draft, PROJECT, bodies, draft, finished, room};
 use super::{Case, named};
 use crate::{Change, Finished, Group, Refill};
 
@@ -41,6 +41,17 @@ async fn only_the_head_is_claimed(bench: Bench) {
     assert_eq!(bodies(&jobs), ["a1", "b1"]);
     assert_eq!(jobs.iter().map(|job| job.lane).collect::<Vec<_>>(), [Some(7), Some(-8)]);
     assert_eq!(bench.store().due().await.unwrap(), [], "those behind are not due");
+    for (event, first) in
+        [("a2", Some(&jobs[0])), ("a3", Some(&jobs[0])), ("b2", Some(&jobs[1])), ("a1", None)]
+    {
+        let no = bench.row(subscriber, event).await.no;
+        let (row, _) = bench.store().delivery(PROJECT, no).await.unwrap().expect("it is there");
+        assert_eq!(row.behind, first.map(|job| job.delivery), "{event}");
+        let event =
+            bench.events(PROJECT).await.into_iter().find(|found| found.id == event).expect("it is kept");
+        let trace = bench.store().trace(PROJECT, event.seq).await.unwrap();
+        assert_eq!(trace.deliveries[0].behind, row.behind, "and in its trace");
+    }
 }
 
 async fn a_head_that_steps_aside_lets_the_others_pass(mut bench: Bench) {

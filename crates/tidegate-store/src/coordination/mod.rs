@@ -55,6 +55,10 @@ pub trait Coordination: Send + Sync + 'static {
 
     /// What has gone through it so far.
     fn tally(&self) -> Tally;
+    /// Whether Redis answers; nothing where there is none.
+    fn is_connected_to_redis(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// Names a bucket.

@@ -220,6 +220,10 @@ impl Coordination for Redis {
         self.postgres.ask_since(bucket, flow, wish, 0).await;
     }
 
+    fn is_connected_to_redis(&self) -> Option<bool> {
+        Some(self.is_connected())
+    }
+
     fn tally(&self) -> Tally {
         let below = self.postgres.tally();
         Tally {

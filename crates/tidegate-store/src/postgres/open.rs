@@ -25,7 +25,7 @@ pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 13] = [
+const MIGRATIONS_SQL: [&str; 14] = [
     include_str!("../../migrations/postgres/0001_init.sql"),
     include_str!("../../migrations/postgres/0002_catalog.sql"),
     include_str!("../../migrations/postgres/0003_sending.sql"),
@@ -39,6 +39,7 @@ const MIGRATIONS_SQL: [&str; 13] = [
     include_str!("../../migrations/postgres/0014_claims.sql"),
     include_str!("../../migrations/postgres/0015_history.sql"),
     include_str!("../../migrations/postgres/0016_rebuilds.sql"),
+    include_str!("../../migrations/postgres/0018_clocks.sql"),
 ];
 
 impl PostgresStore {
@@ -75,14 +76,21 @@ impl PostgresStore {
     }
 }
 
-/// Refuses a server that is too old.
+/// Refuses a server that is too old, or takes no writes.
 async fn check_version(target: &Target) -> Result<()> {
     let session = target.connect().await?;
-    let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version')";
+    let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
+        current_setting('transaction_read_only') = 'on'";
     let row = session.client.query_one(sql, &[]).await.map_err(failed)?;
     if row.get::<_, i32>(0) < VERSION_MIN {
         let told: &str = row.get(1);
         return Err(Error::Unusable(format!("PostgreSQL {told} is too old: use version 15 or newer")));
+    }
+    let (is_standby, is_read_only): (bool, bool) = (row.get(2), row.get(3));
+    if is_standby || is_read_only {
+        let what = if is_standby { "is a standby" } else { "is read only" };
+        let remedy = "name the primary in store.url, or all servers with target_session_attrs=read-write";
+        return Err(Error::Unusable(format!("PostgreSQL at {} {what}: {remedy}", target.place())));
     }
     Ok(())
 }

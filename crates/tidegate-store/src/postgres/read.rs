@@ -57,6 +57,7 @@ fn delivery_row(row: &Row, fold: Option<FoldRow>, events: Vec<String>) -> Delive
         finished_at: row.get::<_, Option<i64>>(7).map(Timestamp::from_ms),
         reason: row.get(8),
         lane: row.get(9),
+        behind: None,
         replay: row.get(10),
         out_of_order: row.get(13),
         fold,
@@ -149,9 +150,21 @@ pub(super) async fn one(
     project: ProjectNo,
     no: DeliveryNo,
 ) -> Asked<Option<(DeliveryRow, Vec<AttemptRow>)>> {
-    let Some(delivery) = found(conn, project, vec![no], usize::MAX).await?.pop() else { return Ok(None) };
+    let Some(mut delivery) = found(conn, project, vec![no], usize::MAX).await?.pop() else { return Ok(None) };
+    delivery.behind = behind(conn, &delivery).await?;
     let attempts = conn.rows(ATTEMPTS, &[&no]).await?.iter().map(attempt_row).collect();
     Ok(Some((delivery, attempts)))
+}
+
+/// Whoever goes or will go first in a lane: one that is due or claimed, else the oldest that waits.
+pub(super) const FIRST_OF_LANE: &str = "SELECT id FROM deliveries
+    WHERE subscriber = $1 AND lane = $2 AND lane IS NOT NULL AND shelf < 3
+    ORDER BY shelf, greatest(event, abs(replay)), id LIMIT 1";
+
+async fn behind(conn: &Conn, row: &DeliveryRow) -> Asked<Option<DeliveryNo>> {
+    let Some(lane) = row.waiting_lane() else { return Ok(None) };
+    let first = conn.rows(FIRST_OF_LANE, &[&row.subscriber, &lane]).await?;
+    Ok(first.first().map(|first| first.get(0)).filter(|first| *first != row.no))
 }
 
 /// Those of these deliveries that are the project's.
@@ -215,8 +228,12 @@ pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<
     let rules = conn.rows(RULES, &[&event, &project]).await?;
     let rule =
         |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
+    let mut deliveries = delivery_rows(conn, &deliveries, LISTED).await?;
+    for delivery in &mut deliveries {
+        delivery.behind = behind(conn, delivery).await?;
+    }
     Ok(Trace {
-        deliveries: delivery_rows(conn, &deliveries, LISTED).await?,
+        deliveries,
         windows: windows::joined(conn, event).await?,
         rules: rules.iter().map(rule).collect(),
     })

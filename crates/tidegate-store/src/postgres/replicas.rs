@@ -26,16 +26,19 @@ pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incar
 pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let sql = format!(
-        "UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3, streams = $4, obeys = $5
+        "UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3, streams = $4, obeys = $5,
+            wall = $6
          WHERE incarnation = $1"
     );
     let (in_flight, queued, streams) = (count(load.in_flight), count(load.queued), count(load.streams));
-    let alive = conn.execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys]).await?;
+    let wall = load.wall.map(Timestamp::as_ms);
+    let alive =
+        conn.execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys, &wall]).await?;
     if alive == 0 {
         return Err(Error::Fenced.into());
     }
     let sql = format!(
-        "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys
+        "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall
          FROM beats b, installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
@@ -55,7 +58,13 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
             name: row.get(1),
             began_at: Timestamp::from_ms(row.get(2)),
             at,
-            load: Load { in_flight: size(4), queued: size(5), streams: size(7), obeys: row.get(9) },
+            load: Load {
+                in_flight: size(4),
+                queued: size(5),
+                streams: size(7),
+                obeys: row.get(9),
+                wall: row.get::<_, Option<i64>>(10).map(Timestamp::from_ms),
+            },
         });
     }
     Ok(beat)

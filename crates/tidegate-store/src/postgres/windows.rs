@@ -45,17 +45,18 @@ pub(super) async fn bundle(conn: &Conn, no: WindowNo, bytes_max: usize) -> Asked
     })))
 }
 
-const LIST: &str = "SELECT w.no, w.subscriber, s.id, w.key_text, w.terms, w.opened_at, w.due_at, w.count, w.bytes
+const LIST: &str = "SELECT w.no, w.subscriber, s.id, w.key_text, w.terms, w.opened_at, w.due_at, w.count, w.bytes,
+        w.closed_at, w.closed_by, w.delivery
     FROM windows w JOIN subscribers s ON s.no = w.subscriber
-    WHERE w.stage < 2 AND w.stage = 0 AND w.project = $1 AND w.no > $2 AND ($3::bigint IS NULL OR w.subscriber = $3)
+    WHERE w.stage < 2 AND (w.stage = 0 OR $5) AND w.project = $1 AND w.no > $2 AND ($3::bigint IS NULL OR w.subscriber = $3)
         AND s.deleted_at IS NULL
     ORDER BY w.no LIMIT $4";
 
-/// The windows that gather, oldest first.
+/// The windows that gather, and if they are wanted those that wait in their lanes, oldest first.
 pub(super) async fn list(conn: &Conn, project: ProjectNo, filter: &WindowFilter) -> Asked<Page<WindowRow>> {
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX - 1) + 1;
     let after = filter.after.unwrap_or(0);
-    let rows = conn.rows(LIST, &[&project, &after, &filter.subscriber, &limit]).await?;
+    let rows = conn.rows(LIST, &[&project, &after, &filter.subscriber, &limit, &filter.waiting]).await?;
     let mut items: Vec<WindowRow> = rows.iter().map(window_row).collect();
     let is_more = items.len() > filter.limit;
     items.truncate(filter.limit);
@@ -68,6 +69,7 @@ fn mode(terms: &str) -> &'static str {
 }
 
 fn window_row(row: &Row) -> WindowRow {
+    let closed_by = row.get::<_, Option<&str>>(10).and_then(ClosedBy::parse);
     WindowRow {
         no: row.get(0),
         subscriber: row.get(1),
@@ -78,6 +80,8 @@ fn window_row(row: &Row) -> WindowRow {
         due_at: Timestamp::from_ms(row.get(6)),
         count: row.get::<_, i32>(7).cast_unsigned(),
         bytes: row.get::<_, i64>(8).unsigned_abs(),
+        closed: row.get::<_, Option<i64>>(9).map(Timestamp::from_ms).zip(closed_by),
+        delivery: row.get(11),
     }
 }
 
@@ -186,7 +190,7 @@ pub(super) async fn leave(conn: &Conn, subscriber: SubscriberNo, now: Timestamp)
     conn.execute(
         "UPDATE windows SET stage = CASE stage WHEN 0 THEN 3 ELSE 2 END, closed_at = coalesce(closed_at, $2),
             closed_by = coalesce(closed_by, $3) WHERE subscriber = $1 AND stage < 2",
-        &[&subscriber, &now.as_ms(), &ClosedBy::Cancelled.name()],
+        &[&subscriber, &now.as_ms(), &ClosedBy::Deleted.name()],
     )
     .await?;
     Ok(())

@@ -37,6 +37,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>, at_most: usize) -> rusqlite::R
         finished_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_ms),
         reason: row.get(reason)?,
         lane: row.get(9)?,
+        behind: None,
         replay: row.get(16)?,
         out_of_order: row.get(18)?,
         fold: fold(conn, row.get(17)?)?,
@@ -134,7 +135,8 @@ pub(super) fn one(
         .prepare_cached(&one_sql())?
         .query_row([no, project], |row| delivery_row(conn, row, usize::MAX))
         .optional()?;
-    let Some(delivery) = found else { return Ok(None) };
+    let Some(mut delivery) = found else { return Ok(None) };
+    delivery.behind = behind(conn, &delivery)?;
     let attempts = conn
         .prepare_cached(
             "SELECT n, at, status, error, detail, dns_us, connect_us, tls_us, wait_us, total_us, response
@@ -143,6 +145,16 @@ pub(super) fn one(
         .query_map([no], attempt_row)?
         .collect::<rusqlite::Result<_>>()?;
     Ok(Some((delivery, attempts)))
+}
+
+/// Whoever goes or will go first in a lane: one that is due or claimed, else the oldest that waits.
+pub(super) const FIRST_OF_LANE: &str = "SELECT id FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 ORDER BY status, max(event, abs(replay)), id LIMIT 1";
+
+fn behind(conn: &Connection, row: &DeliveryRow) -> rusqlite::Result<Option<DeliveryNo>> {
+    let Some(lane) = row.waiting_lane() else { return Ok(None) };
+    let first = conn.prepare_cached(FIRST_OF_LANE)?.query_row([row.subscriber, lane], |row| row.get(0));
+    Ok(first.optional()?.filter(|first| *first != row.no))
 }
 
 /// Those of these deliveries that are the project's.
@@ -225,6 +237,9 @@ pub(super) fn trace(
     let mut rows = late.query([event, project])?;
     while let Some(row) = rows.next()? {
         trace.deliveries.push(delivery_row(conn, row, LISTED)?);
+    }
+    for delivery in &mut trace.deliveries {
+        delivery.behind = behind(conn, delivery)?;
     }
     trace.windows = windows::joined(conn, event)?;
     windows::update_open(&mut trace.windows, &book.lock().unwrap_or_else(PoisonError::into_inner));

@@ -144,7 +144,7 @@ pub(super) const LIST: &str = "SELECT w.no, s.id, w.key, w.key_text, w.terms, w.
     FROM windows w JOIN subscribers s ON s.no = w.subscriber
     WHERE w.stage < 2 AND w.project = ?1 AND w.no > ?2 AND s.deleted_at IS NULL ORDER BY w.no";
 
-/// The windows that gather, oldest first.
+/// The windows that gather, and if they are wanted those that wait in their lanes, oldest first.
 pub(super) fn list(
     conn: &Connection,
     book: &Mutex<Book>,
@@ -162,7 +162,8 @@ pub(super) fn list(
         }
         let slot: Slot = (subscriber, u128::from_be_bytes(row.get(2)?));
         let book = book.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |window: &&Window| window.no == no && window.stage == Stage::Gathering;
+        let is_open =
+            |window: &&Window| window.no == no && (filter.waiting || window.stage == Stage::Gathering);
         let Some(window) = book.get(slot).filter(is_open) else { continue };
         if page.items.len() == filter.limit {
             page.next = page.items.last().map(|row: &WindowRow| row.no);
@@ -178,6 +179,8 @@ pub(super) fn list(
             due_at: window.due_at,
             count: window.count,
             bytes: window.bytes,
+            closed: window.closed,
+            delivery: window.delivery,
         });
     }
     Ok(page)

@@ -197,7 +197,37 @@ async fn remote(globals: &Globals) -> Vec<Finding> {
         }
         Err(failure) => findings.push(failing("key", &failure)),
     }
+    // Only the installation's own key may ask for them.
+    if let Ok(answer) = client.get(&["v1", "replicas"], &[]).await {
+        findings.extend(clocks(&answer.json().unwrap_or_default()));
+    }
     findings
+}
+
+/// What differs by more is told: receivers refuse signatures that seem too old or too new, by minutes usually.
+const CLOCK_OFFSET_MAX_MS: i64 = 2_000;
+
+/// The clocks of all processes that share the store, as each compared its own with the database's.
+fn clocks(answer: &Value) -> Vec<Finding> {
+    let items = answer["items"].as_array().into_iter().flatten();
+    let known: Vec<(&str, i64)> =
+        items.filter_map(|item| Some((item["name"].as_str()?, item["clock_offset_ms"].as_i64()?))).collect();
+    let astray = known.iter().filter(|(_, offset)| offset.abs() > CLOCK_OFFSET_MAX_MS);
+    let findings: Vec<Finding> = astray
+        .map(|(name, offset)| {
+            let word = if *offset > 0 { "ahead of" } else { "behind" };
+            let detail = format!("the clock of {name} is {} ms {word} the database's", offset.abs());
+            let remedy = "let its machine follow NTP: deliveries are signed with its clock";
+            Finding::bad(State::Warning, "clocks", detail, remedy)
+        })
+        .collect();
+    match known.iter().map(|(_, offset)| offset.abs()).max() {
+        Some(most) if findings.is_empty() => {
+            let detail = format!("{} processes, within {most} ms of the database's", known.len());
+            vec![Finding::fine("clocks", detail)]
+        }
+        _ => findings,
+    }
 }
 
 fn failing(check: &str, failure: &Failure) -> Finding {
@@ -265,6 +295,24 @@ async fn subscribers(client: &mut Client) -> Result<Vec<Finding>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_whose_clock_is_astray_is_named() {
+        let item = |name: &str, offset: Value| json!({ "name": name, "clock_offset_ms": offset });
+        let both =
+            json!({ "items": [item("a", json!(-3)), item("b", json!(90_000)), item("old", Value::Null)] });
+        let [found] = &clocks(&both)[..] else { panic!("one is astray") };
+        assert!(
+            found.state == State::Warning && found.detail.contains("b is 90000 ms ahead"),
+            "{}",
+            found.detail
+        );
+        let [fine] = &clocks(&json!({ "items": [item("a", json!(-3)), item("b", json!(7))] }))[..] else {
+            panic!("one line for all")
+        };
+        assert!(fine.state == State::Fine && fine.detail.contains("within 7 ms"), "{}", fine.detail);
+        assert!(clocks(&json!({ "items": [] })).is_empty(), "a store of its own");
+    }
 
     #[test]
     fn the_servers_checks_become_lines_with_remedies() {

@@ -80,7 +80,7 @@ fn window(entry: &Value) -> String {
     let Some(window) = entry.get("window") else { return "-".to_owned() };
     let end = match cell(window, "closed_by").as_str() {
         "-" => format!("open until {}", cell(window, "due_at")),
-        "cancelled" => "cancelled".to_owned(),
+        "cancelled" | "cancel_on" | "deleted" => "cancelled".to_owned(),
         closed_by => format!("closed by {closed_by}"),
     };
     format!("{} {end}", cell(window, "key"))

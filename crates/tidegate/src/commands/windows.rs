@@ -22,7 +22,7 @@ Examples:
 
 Flush and cancel need an admin key. What is cancelled is not delivered; its events stay, and `tidegate replay` sends them.";
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     ("SUBSCRIBER", "subscriber"),
     ("MODE", "mode"),
     ("COUNT", "count"),
@@ -30,6 +30,7 @@ const COLUMNS: [Column; 7] = [
     ("OPENED", "opened_at"),
     ("DUE IN", "due_in"),
     ("KEY", "key"),
+    ("REASON", "reason"),
 ];
 
 /// Flags of `windows`.
@@ -101,6 +102,9 @@ async fn list(session: &mut Session, subscriber: Option<&str>, page: &Page) -> a
 
 /// How long a window still has, by this machine's clock.
 fn due_in(item: &Value, now: Timestamp) -> String {
+    if item.get("closed_at").is_some() {
+        return "closed".to_owned();
+    }
     let Some(due_at) = item["due_at"].as_str().and_then(Timestamp::parse) else { return "-".to_owned() };
     match due_at.since(now).as_secs() {
         0 => "now".to_owned(),
@@ -123,11 +127,25 @@ async fn end(session: &mut Session, verb: &str, done: &str, body: Value) -> anyh
     if session.output.json {
         session.output.line(&json!({ "windows": windows, "complete": true }).to_string())?;
     } else if windows == 0 {
-        session.output.line("No such window is open. See what is: tidegate windows")?;
+        let hint = hint(&body).unwrap_or_default();
+        session.output.line(&format!("No such window is open.{hint} See what is: tidegate windows"))?;
     } else {
         session.done(&counted(windows, done))?;
     }
     Ok(())
+}
+
+/// A member that was read as a number or the like may have been meant as a text.
+fn hint(body: &Value) -> Option<String> {
+    let (path, value) = body["key"].as_object()?.iter().find(|(_, value)| !value.is_string())?;
+    let kind = match value {
+        Value::Number(_) => "the number",
+        Value::Object(_) | Value::Array(_) => return None,
+        _ => "the value",
+    };
+    Some(format!(
+        " `{path}` was read as {kind} {value}; as a text it is written --fold-key '{path}=\"{value}\"'."
+    ))
 }
 
 /// `1 window closed`, `2 windows closed`.
@@ -184,6 +202,14 @@ mod tests {
         );
         assert_eq!(read(&["subject=a=b"]), Some(json!({"subject": "a=b"})));
         assert_eq!((read(&["type"]), read(&["{"])), (None, None));
+    }
+
+    #[test]
+    fn a_key_that_found_nothing_may_have_been_meant_as_a_text() {
+        let told = hint(&json!({ "key": { "type": "t", "data.plan": 7 } })).unwrap();
+        assert!(told.contains("the number 7") && told.contains("--fold-key 'data.plan=\"7\"'"), "{told}");
+        assert_eq!(hint(&json!({ "key": { "data.plan": "7" } })), None);
+        assert_eq!(hint(&json!({})), None);
     }
 
     #[test]

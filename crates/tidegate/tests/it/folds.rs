@@ -158,7 +158,7 @@ fn the_first_goes_ahead_the_critical_goes_alone_and_a_recovery_cancels() {
         let line = line.expect("a line");
         assert_eq!(
             (&line["outcome"], &line["window"]["closed_by"]),
-            (&"cancelled".into(), &"cancelled".into())
+            (&"cancelled".into(), &"cancel_on".into())
         );
         assert!(line["reason"].as_str().is_some_and(|reason| reason.contains("cancel_on")), "{line}");
     }

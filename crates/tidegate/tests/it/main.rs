@@ -54,4 +54,5 @@ mod subscribers;
 mod tenants;
 mod tls;
 mod verification;
+mod waiting;
 mod windows;

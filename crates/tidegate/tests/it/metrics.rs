@@ -184,11 +184,37 @@ fn folds_are_counted_and_those_who_debug_can_follow_a_lane() {
         log.lines().filter(|line| line.contains(words) && line.contains(&subscriber.id)).count()
     };
     assert_eq!(lines("a fold is ready"), 2, "{log}");
+    let ready = log.lines().find(|line| line.contains("a fold is ready")).expect("one");
+    assert!(ready.contains("data.user") && ready.contains("u1"), "its key: {ready}");
+    assert_eq!(lines("a lane is requeued"), 1, "{log}");
     let counts = ["a fold is started", "a fold is requeued", "a fold is finished"].map(lines);
     assert_eq!((counts, lines("an event is skipped")), ([3, 1, 2], 1), "{log}");
     let started = log.lines().find(|line| line.contains("a fold is started")).expect("one");
     assert!(started.contains("data.user") && started.contains("u1"), "its key: {started}");
     assert!(!log.contains("hush-hush"), "no event's data is logged");
+}
+
+#[test]
+fn those_who_debug_see_folds_that_are_never_sent_too() {
+    let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
+    let server = Server::start_with(&Setup { variables, ..Setup::usual() });
+    let (client, hook) = (server.admin(), Receiver::start());
+    let fold = json!({ "mode": "window", "window": "1h" });
+    let held = server.subscribe(&hook, &json!({ "fold": fold }));
+    let leading = json!({ "mode": "window", "window": "1h", "leading": true });
+    let silent = server.subscribe(&hook, &json!({ "active": false, "fold": leading }));
+    client.publish(&json!({ "id": "e1", "source": "s", "type": "t" }));
+    let told = |words: &str, id: &str| {
+        within_patience(|| {
+            let log = server.log();
+            log.lines().filter(|line| line.contains(words) && line.contains(id)).count() == 1
+        })
+    };
+    client.post("/v1/windows/cancel", &json!({ "subscriber": held.id })).expect(200);
+    assert!(told("a fold is cancelled", &held.id), "{}", server.log());
+    client.post("/v1/windows/flush", &json!({ "subscriber": silent.id })).expect(200);
+    assert!(told("a fold ends with nothing to send", &silent.id), "{}", server.log());
+    assert!(told("a fold is ready", &silent.id), "the first event alone: {}", server.log());
 }
 
 #[test]

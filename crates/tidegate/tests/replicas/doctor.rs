@@ -44,6 +44,29 @@ fn every_part_is_looked_at() {
 }
 
 #[test]
+fn a_redis_that_is_away_is_told_and_changes_nothing() {
+    let cluster = Cluster::new();
+    let mut setup = cluster.setup();
+    setup.variables.push(("TIDEGATE_REDIS", "redis://127.0.0.1:1/".to_owned()));
+    let server = crate::server::Server::start_with(&setup);
+    let ready = server.admin().get("/readyz?verbose").expect(200);
+    assert_eq!((&ready["status"], &ready["checks"]["redis"]["state"]), (&"ready".into(), &"degraded".into()));
+    let detail = ready["checks"]["redis"]["detail"].as_str().expect("what it means");
+    assert!(detail.contains("through PostgreSQL"), "{ready}");
+}
+
+#[test]
+fn a_database_that_takes_no_writes_is_refused_with_the_remedy() {
+    let cluster = Cluster::new();
+    let mut setup = cluster.setup();
+    let url = format!("{}&options=-c%20default_transaction_read_only%3Don", cluster.url());
+    setup.variables.retain(|(name, _)| *name != "TIDEGATE_STORE");
+    setup.variables.push(("TIDEGATE_STORE", url));
+    let refusal = cluster.refusal(&setup);
+    assert!(refusal.contains("is read only: name the primary in store.url"), "{refusal}");
+}
+
+#[test]
 fn who_shares_the_store_is_listed_and_counted() {
     let cluster = Cluster::new();
     let (a, b) = cluster.two();
@@ -66,6 +89,21 @@ fn who_shares_the_store_is_listed_and_counted() {
     }
     let ready = a.admin().get("/readyz?verbose").expect(200);
     assert_eq!(ready["checks"]["lease"]["state"], "ok", "{ready}");
+    let age = ready["checks"]["lease"]["detail"].as_str().expect("its age, also while it is well");
+    assert!(age.contains("ms ago"), "{ready}");
+    let with_redis = cluster.join_with_redis();
+    let ready = with_redis
+        .admin()
+        .until("/readyz?verbose", |ready| ready["checks"]["redis"]["detail"] == "it answers");
+    assert_eq!(ready["status"], "ready");
+    drop(with_redis);
+    let offsets = a.admin().until("/v1/replicas", |told| {
+        told["items"].as_array().expect("items").iter().all(|item| item["clock_offset_ms"].is_i64())
+    });
+    assert!(offsets["items"][0]["clock_offset_ms"].as_i64().expect("a number").abs() < 2_000, "{offsets}");
+    let told = tidegate(&a, &["doctor"]);
+    let checks = told["checks"].as_array().expect("checks");
+    assert!(checks.iter().any(|check| check["check"] == "clocks" && check["state"] == "ok"), "{told:#}");
     b.admin()
         .with_key("tgk_nobody00000000000000000000000000")
         .get("/v1/replicas")

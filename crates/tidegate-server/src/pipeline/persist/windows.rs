@@ -35,7 +35,7 @@ impl Persist {
     pub(super) fn follow_windows(&self, committed: &Committed, group: &Group) {
         if !committed.closed.is_empty() {
             self.metrics.closed(&committed.closed, group.now);
-            lanes::ready(&self.rosters.current(), &committed.closed);
+            lanes::ready(&self.rosters.current(), &self.store, &committed.closed);
         }
         let mut pending = self.lock();
         let knows_all = group.close > 0 || !self.store.is_shared();

@@ -170,7 +170,7 @@ async fn a_recovery_ends_a_window_without_a_delivery(mut bench: Bench) {
         .send([draft("1").folded(subscriber, &plain, "a"), draft("x").folded(subscriber, &plain, "b")])
         .await;
     let committed = bench.send([draft("2").folded(subscriber, &plain, "a").cancelling()]).await;
-    assert_eq!((committed.closed[0].closed_by, committed.closed[0].count), (ClosedBy::Cancelled, 2));
+    assert_eq!((committed.closed[0].closed_by, committed.closed[0].count), (ClosedBy::CancelOn, 2));
     assert_eq!(open(&bench).await.len(), 1, "the other key goes on");
     bench.send([draft("3").folded(subscriber, &plain, "a").cancelling()]).await;
     bench.pass(1_000);

@@ -3,9 +3,9 @@
 use tidegate_core::fold::{ClosedBy, Terms};
 use tidegate_core::retry::Next;
 
-use super::super::bench::{Bench, draft, finished, room};
+use super::super::bench::{Bench, PROJECT, draft, finished, room};
 use super::{Case, carried, close, drain, named, open, quiet, seal, told, window};
-use crate::{Claim, Group, RetryOutcome, Seal};
+use crate::{Claim, Group, RetryOutcome, Seal, WindowFilter};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -42,6 +42,13 @@ async fn what_waits_in_a_lane_takes_what_comes(mut bench: Bench) {
         bench.pass(700);
     }
     assert!(open(&bench).await.is_empty(), "they join what is about to leave");
+    let filter = WindowFilter { limit: 9, waiting: true, ..Default::default() };
+    let [waiting] = &bench.store().windows(PROJECT, filter).await.unwrap().items[..] else {
+        panic!("one waits")
+    };
+    let second = bench.rows(subscriber).await.iter().map(|row| row.no).find(|no| *no != head.delivery);
+    assert_eq!((waiting.count, waiting.closed.map(|(_, by)| by)), (3, Some(ClosedBy::Window)));
+    assert_eq!(waiting.delivery, second);
     assert_eq!(bench.rows(subscriber).await.len(), 2, "never two queued");
     bench.audit().await;
     bench.deliver(&head).await;

@@ -154,7 +154,7 @@ async fn deleting_a_subscriber_ends_its_windows(mut bench: Bench) {
     let trace = bench.store().trace(PROJECT, event).await.unwrap();
     let ended: Vec<_> =
         trace.windows.iter().map(|row| (row.subscriber, row.closed.map(|(_, by)| by))).collect();
-    assert!(ended.contains(&(gone, Some(ClosedBy::Cancelled))), "{ended:?}");
+    assert!(ended.contains(&(gone, Some(ClosedBy::Deleted))), "{ended:?}");
     let [row] = &bench.rows(gone).await[..] else { panic!("what had closed stays") };
     assert_eq!(row.status, Status::Cancelled);
 }

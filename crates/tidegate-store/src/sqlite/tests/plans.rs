@@ -27,6 +27,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("finish", deliveries::FINISH.to_owned()),
         ("any unfinished", deliveries::ANY_UNFINISHED.to_owned()),
         ("lane is busy", lanes::IS_BUSY.to_owned()),
+        ("first of a lane", read::FIRST_OF_LANE.to_owned()),
         ("lane: who is going", lanes::GOING.to_owned()),
         ("lane: oldest waiting", lanes::OLDEST_WAITING.to_owned()),
         ("lanes in which all wait", lanes::IDLE.to_owned()),
