@@ -89,9 +89,9 @@ fn number(
     Ok(numbers)
 }
 
-/// How many keys a metric has, and how many it may have.
+/// How many numbers a metric has given to keys, and how many it may: those that came back count for nothing.
 fn counts(tx: &Connection, metric: MetricNo) -> rusqlite::Result<(u32, u32)> {
-    let sql = "SELECT keys, keys_max FROM metrics WHERE no = ?1";
+    let sql = "SELECT keys, keys_max + keys_back FROM metrics WHERE no = ?1";
     let found =
         tx.prepare_cached(sql)?.query_row([metric], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     Ok(found.unwrap_or((0, 0)))
