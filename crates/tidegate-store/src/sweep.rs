@@ -27,6 +27,8 @@ pub enum Sweep {
     Events(Seq),
     /// What metrics behind this one counted long enough ago is.
     Rollups(MetricNo),
+    /// Keys are given back that metrics from this one on count nothing under, those of the pages from this one on.
+    Keys(MetricNo, u32),
     /// Everything of metrics that nobody declares any more is.
     EndedMetrics,
     /// So are values by which no event is found any more, in the segments behind this one.

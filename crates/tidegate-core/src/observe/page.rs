@@ -8,6 +8,7 @@
 //! Does not: know of which metric, length or bucket it is. The row does.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 
 use super::delta::Cell;
 use super::metric::Kind;
@@ -28,7 +29,28 @@ const SKETCHES_LOG: u32 = 6;
 
 /// The page that has a key's cell.
 pub fn of(kind: Kind, key: KeyNo) -> u32 {
-    key >> if kind == Kind::Histogram { SKETCHES_LOG } else { COUNTS_LOG }
+    key >> log(kind)
+}
+
+/// The keys whose cells a page has: the first and the last.
+pub fn keys(kind: Kind, page: u32) -> (KeyNo, KeyNo) {
+    let first = page << log(kind);
+    (first, first | ((1 << log(kind)) - 1))
+}
+
+/// The keys that have a cell in any of these pages.
+pub fn living(pages: &[Vec<u8>]) -> Result<BTreeSet<KeyNo>, Torn> {
+    let mut living = BTreeSet::new();
+    for page in pages {
+        for cell in cells(page)? {
+            living.insert(cell?.0);
+        }
+    }
+    Ok(living)
+}
+
+fn log(kind: Kind) -> u32 {
+    if kind == Kind::Histogram { SKETCHES_LOG } else { COUNTS_LOG }
 }
 
 /// The page with more added to it; `more` is sorted by key.

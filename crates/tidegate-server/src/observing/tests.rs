@@ -73,3 +73,34 @@ proptest! {
         }
     }
 }
+
+/// What was accepted after a backfill began and does not declare its metrics is none of its business, though another type
+/// still has the index.
+#[test]
+fn a_backfill_counts_nothing_that_came_after_it_began() {
+    let mut types = types(1);
+    let index = (Kind::Index, "data.tags".to_owned(), 6);
+    let row = BackfillRow {
+        no: 1,
+        project: 1,
+        service: "shop".to_owned(),
+        type_name: "order".to_owned(),
+        metrics: vec![index],
+        definition: json!({"index": ["data.tags"]}).to_string(),
+        begin: 0,
+        after: 0,
+        until: 2,
+        looked: 0,
+        started_at: Timestamp::from_ms(0),
+        finished_at: None,
+        rebuild: tidegate_store::Rebuild::default(),
+    };
+    let mut past = Past::new(Terms::default(), row);
+    let mut slab = Slab::new(1);
+    for (seq, version) in [(1, 1), (2, 0), (3, 0)] {
+        let (_, row) = event(seq, (1, 1, 1, false));
+        past.observe(&mut types, &EventRow { version, ..row }, &mut slab);
+    }
+    let found: Vec<_> = slab.into_delta().postings.into_iter().map(|posting| posting.events).collect();
+    assert!(!found.is_empty() && found.iter().all(|events| *events == [2]), "{found:?}");
+}

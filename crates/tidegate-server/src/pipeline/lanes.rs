@@ -122,7 +122,7 @@ impl Lanes {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), leaving.opened_at)) {
                 self.metrics.lane_rerun();
-                let (subscriber, key) = (endpoint.rule.id.as_str(), bundle.key.as_str());
+                let (subscriber, key) = (endpoint.rule.id.as_str(), leaving.key.as_str());
                 let window = job.fold.unwrap_or_default();
                 tracing::debug!(subscriber, key, window, "a lane is requeued: events came while it worked");
             }

@@ -17,6 +17,7 @@ mod group;
 mod ids;
 mod jobs;
 mod keeping;
+mod keys;
 mod lanes;
 mod listing;
 mod observe;
@@ -106,6 +107,7 @@ pub fn cases() -> Vec<Case> {
         observe::cases(),
         rebuilds::cases(),
         keeping::cases(),
+        keys::cases(),
         quarantine::cases(),
         listing::cases(),
         pages::cases(),

@@ -98,7 +98,9 @@ async fn number_new(conn: &Conn, delta: &Delta, new: &[(usize, u32)], numbers: &
     }
     let metrics: BTreeSet<MetricNo> = new.iter().map(|(which, _)| delta.gains[*which].metric).collect();
     let metrics: Vec<MetricNo> = metrics.into_iter().collect();
-    let counts = conn.rows("SELECT no, keys, keys_max FROM metrics WHERE no = ANY($1)", &[&metrics]).await?;
+    let counts = conn
+        .rows("SELECT no, keys, keys_max + keys_back FROM metrics WHERE no = ANY($1)", &[&metrics])
+        .await?;
     let mut counts: BTreeMap<MetricNo, (i64, i64)> =
         counts.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
     let (mut of, mut keys, mut given) = (Vec::new(), Vec::new(), Vec::new());

@@ -5,6 +5,7 @@
 //! `observed`), and the few other things that age. Each step looks at a bounded number of rows and tells where the next one
 //! goes on. Rows that somebody else is changing at that instant are passed over: there is another round.
 
+mod keys;
 mod observed;
 mod overdue;
 mod periods;
@@ -114,6 +115,7 @@ impl Step<'_> {
             Sweep::Typed(after) => Some(self.remove_typed(after).await?),
             Sweep::Events(after) => Some(self.remove_events(after).await?),
             Sweep::Rollups(after) => Some(self.age_rollups(after).await?),
+            Sweep::Keys(metric, page) => Some(self.give_back_keys(metric, page).await?),
             Sweep::EndedMetrics => Some(self.remove_ended_metrics().await?),
             Sweep::Postings(after) => Some(self.remove_postings(after).await?),
             Sweep::Objects(state, after) => Some(self.forget_objects(state, &after).await?),

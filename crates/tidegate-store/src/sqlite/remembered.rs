@@ -92,6 +92,10 @@ impl<V, const MAX: usize> Rows<V, MAX> {
         }
     }
 
+    pub(super) fn forget(&mut self, metric: MetricNo, name: &str) {
+        self.metrics.get_mut(&metric).map(|rows| rows.remove(name));
+    }
+
     fn forget_metric(&mut self, metric: MetricNo) {
         self.metrics.remove(&metric);
     }

@@ -126,9 +126,9 @@ impl Sums {
 
 const KEY: &str = "SELECT no FROM rollup_keys WHERE metric = ?1 AND key = ?2";
 
-/// How many keys a metric has, and how many it may have.
+/// How many numbers a metric has given to keys, and how many it may: those that came back count for nothing.
 fn counts(conn: &Connection, metric: MetricNo) -> rusqlite::Result<(u32, u32)> {
-    let sql = "SELECT keys, keys_max FROM metrics WHERE no = ?1";
+    let sql = "SELECT keys, keys_max + keys_back FROM metrics WHERE no = ?1";
     let found =
         conn.prepare_cached(sql)?.query_row([metric], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     Ok(found.unwrap_or((0, 0)))

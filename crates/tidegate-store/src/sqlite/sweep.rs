@@ -6,6 +6,7 @@
 //! what is written next, so the file stays as large as the most that was ever kept; it is not made smaller.
 
 pub(super) mod events;
+mod keys;
 pub(super) mod observed;
 
 use std::sync::{Arc, PoisonError};
@@ -143,6 +144,7 @@ impl Step<'_> {
             Sweep::Typed(after) => self.remove_typed(after)?,
             Sweep::Events(_) => self.remove_events()?,
             Sweep::Rollups(after) => self.age_rollups(after)?,
+            Sweep::Keys(metric, page) => self.give_back_keys(metric, page)?,
             Sweep::EndedMetrics => self.remove_ended_metrics()?,
             Sweep::Postings(after) => self.remove_postings(after)?,
             Sweep::Objects(state, after) => self.forget_objects(state, &after)?,

@@ -178,7 +178,7 @@ CREATE TABLE metrics (
     keep_ms  INTEGER,                        -- how long its rollups are kept; NULL: as long as all others
     ended_at INTEGER,
     ended_no INTEGER                         -- the last event that may have counted
-, since INTEGER NOT NULL DEFAULT 0, rebuilds INTEGER) STRICT;
+, since INTEGER NOT NULL DEFAULT 0, rebuilds INTEGER, keys_back INTEGER NOT NULL DEFAULT 0, keys_due INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE object_changes (
     no      INTEGER PRIMARY KEY,
     state   INTEGER NOT NULL,

@@ -70,13 +70,16 @@ impl Step<'_> {
             let values: Values<'_> = &[&metric, &grain.code(), &kept.over(grain), &(left as i64)];
             let removed = self.conn.execute(REMOVE_BUCKETS, values).await?;
             self.out.rollups += removed;
+            if grain == Grain::D7 {
+                self.expect_keys(metric).await?;
+            }
             left = left.saturating_sub(usize::try_from(removed).unwrap_or(left));
             if left == 0 {
                 return Ok(Sweep::Rollups(metric - 1));
             }
         }
         let last = rows.last().filter(|_| rows.len() == METRICS_PER_STEP * Grain::ALL.len());
-        Ok(last.map_or(Sweep::EndedMetrics, |row| Sweep::Rollups(row.get(0))))
+        Ok(last.map_or(Sweep::Keys(0, 0), |row| Sweep::Rollups(row.get(0))))
     }
 
     fn rollup_term(&self, keep_ms: Option<i64>) -> Duration {

@@ -68,7 +68,7 @@ impl Step<'_> {
             self.out.due_at(self.now.plus(Grain::S5.kept(term)));
         }
         let last = metrics.last().filter(|_| metrics.len() == METRICS_PER_STEP);
-        Ok(last.map_or(Sweep::EndedMetrics, |(last, ..)| Sweep::Rollups(*last)))
+        Ok(last.map_or(Sweep::Keys(0, 0), |(last, ..)| Sweep::Rollups(*last)))
     }
 
     fn rollup_term(&self, keep_ms: Option<i64>) -> Duration {
@@ -92,6 +92,9 @@ impl Step<'_> {
             removed = self.conn.prepare_cached(REMOVE_BUCKETS)?.execute(values)?;
             self.out.rollups += removed as u64;
             self.has_written = true;
+            if grain == Grain::D7 {
+                self.expect_keys(metric)?;
+            }
         }
     }
 
