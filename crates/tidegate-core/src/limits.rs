@@ -216,9 +216,9 @@ pub const GRANT_VALID_MS: u64 = 100;
 /// Tokens that took longer than this to arrive are void: as long as anybody waits for an answer.
 pub const GRANT_ANSWER_MAX_MS: u64 = 1_000;
 
-/// The same for a fold, which is sealed and read between its turn at a gate and its sending: a commit, and perhaps a wait
-/// for memory. After this it takes another turn.
-pub const FOLD_TURN_VALID_MS: u64 = 1_000;
+/// How long a token of a gate is kept for a fold that is sealed and read: a commit, and perhaps a wait for memory. After this
+/// others may pass before it.
+pub const FOLD_PREPARING_MS: u64 = 1_000;
 
 /// Subscribers that one message between replicas names; more are told as "everything". A NOTIFY has room for 8 000 bytes,
 /// a number takes twenty.

@@ -5,8 +5,13 @@
 //! its turn the first in line goes, if there is a token. Who turns out to have no place, or to wait for a rate of its own,
 //! steps aside without taking one and comes back to where it stood. A client that waits is a ticket in the same line.
 //!
+//! A fold is put together before it takes a token, see `folds`.
+//!
 //! Does not: know what a gate is called, or talk to the other replicas: tokens of a shared gate are begged for like those
 //! of a shared rate.
+
+mod clients;
+mod folds;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,9 +21,14 @@ use super::meter::{Meter, Wait};
 use super::{Schedule, Slot, Turn};
 use crate::gate::{Flow, Standing, pressure};
 use crate::id::{GateNo, SubscriberNo};
-use crate::limits::{GATE_CLIENTS_MAX, GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
+use crate::limits::{GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
 use crate::time::Timestamp;
+pub use folds::Luggage;
+use folds::Preparing;
+pub(super) use folds::is_long;
 
+/// A fold looks again after this whether another one may be prepared.
+const PLACE_WAIT: Duration = Duration::from_millis(10);
 /// Who is so many tokens behind others steps back as far as anybody does.
 const COURTESY_STEPS: f64 = 4.0;
 
@@ -118,6 +128,7 @@ pub(super) struct Line {
     waited_elsewhere: Duration,
     passed: u64,
     penalties: u64,
+    preparing: Preparing,
 }
 
 impl Line {
@@ -134,6 +145,7 @@ impl Line {
             waited_elsewhere: Duration::ZERO,
             passed: 0,
             penalties: 0,
+            preparing: Preparing::default(),
         }
     }
 
@@ -207,27 +219,6 @@ impl Schedule {
         }
     }
 
-    /// A client joins a line.
-    pub fn queue_client(&mut self, gate: GateNo, now: Timestamp) -> Result<Ticket, Turnaway> {
-        let ticket = self.stamp();
-        let line = self.lines.get_mut(&gate).ok_or(Turnaway::Unknown)?;
-        if line.clients >= GATE_CLIENTS_MAX {
-            return Err(Turnaway::Full);
-        }
-        line.clients += 1;
-        line.waiting.insert((ticket, Waiter::Client), now);
-        self.wake(gate);
-        Ok(ticket)
-    }
-
-    /// A client has left a line; whether it was still in it.
-    pub fn leave_line(&mut self, gate: GateNo, ticket: Ticket) -> bool {
-        let Some(line) = self.lines.get_mut(&gate) else { return false };
-        let was_there = line.waiting.remove(&(ticket, Waiter::Client)).is_some();
-        line.clients -= usize::from(was_there);
-        was_there
-    }
-
     /// Who passed since this was last asked.
     pub fn take_passed(&mut self) -> Vec<Passed> {
         std::mem::take(&mut self.passed)
@@ -245,6 +236,7 @@ impl Schedule {
         if is_shared {
             self.penalties.push(Penalty { gate, flow: line.flow, lasts: until.since(now) });
         }
+        self.wait_at(gate, until.since(now));
     }
 
     /// What is known of the bucket that all share: it is penalised for so long yet, and whoever was last given something
@@ -394,17 +386,20 @@ impl Schedule {
             if let Err(wait) = line.peek(now) {
                 line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
                 self.wait_for(Slot::Gate(gate), &wait);
+                if let Wait::Until(at) = wait {
+                    self.wait_at(gate, at.since(now));
+                }
+                return None;
+            }
+            if let Some(until) = line.is_kept_until(now) {
+                line.state = State::Later;
+                self.wait_for(Slot::Gate(gate), &Wait::Until(until));
                 return None;
             }
             match place {
                 (stamp, Waiter::Client) => self.let_pass(gate, place, Some(stamp), now),
                 (stamp, Waiter::Subscriber(subscriber)) => match self.ask_head(subscriber, stamp, now) {
-                    Ok(()) => {
-                        self.let_pass(gate, place, None, now);
-                        let turn = self.take_turn(subscriber);
-                        self.wake(gate);
-                        return Some(turn);
-                    }
+                    Ok(is_ready) => return Some(self.pick_first(gate, place, (subscriber, is_ready), now)),
                     Err(Some(Wait::Tokens)) => {
                         self.beggars.insert(Slot::Subscriber(subscriber));
                         self.lines.get_mut(&gate)?.state = State::Held(subscriber);
@@ -423,13 +418,30 @@ impl Schedule {
         }
     }
 
-    /// Whether the first in line may go: nothing, if it has no business there any more; or what else it waits for.
-    fn ask_head(&mut self, subscriber: SubscriberNo, stamp: u64, now: Timestamp) -> Result<(), Option<Wait>> {
+    /// Whether the first in line may go, and is ready to; nothing, if it has no business there any more; or what else it
+    /// waits for.
+    fn ask_head(
+        &mut self,
+        subscriber: SubscriberNo,
+        stamp: u64,
+        now: Timestamp,
+    ) -> Result<bool, Option<Wait>> {
         let lineup = self.lineups.get_mut(&subscriber).ok_or(None)?;
         if !lineup.may_send() || lineup.head() != Some(stamp) {
             return Err(None);
         }
-        lineup.meter.take(now).map_err(Some)
+        if lineup.is_unprepared() {
+            if self.preparing >= self.bounds.in_flight {
+                return Err(Some(Wait::Until(now.plus(PLACE_WAIT))));
+            }
+            return lineup.meter.peek(now).map(|()| false).map_err(Some);
+        }
+        lineup.meter.take(now).map(|()| true).map_err(|wait| {
+            if matches!(wait, Wait::Until(at) if is_long(at.since(now))) {
+                lineup.unpack();
+            }
+            Some(wait)
+        })
     }
 
     /// The first in line goes away without a token; it comes back when it can, to where it belongs.
@@ -461,22 +473,6 @@ impl Schedule {
         };
         let all = u32::try_from(line.waiting.len() - 1).unwrap_or(u32::MAX).saturating_add(more);
         all.min(line.flow.burst())
-    }
-
-    /// Serves the clients at the head of a line; deliveries wait for their turn.
-    pub fn serve_clients(&mut self, gate: GateNo, now: Timestamp) {
-        while let Some(line) = self.lines.get_mut(&gate) {
-            match line.waiting.first_key_value() {
-                Some((place @ (ticket, Waiter::Client), _)) if now >= line.closed_until => {
-                    let (place, ticket) = (*place, *ticket);
-                    if !matches!(line.meter, Meter::Own(_)) || line.meter.peek(now).is_err() {
-                        return;
-                    }
-                    self.let_pass(gate, place, Some(ticket), now);
-                }
-                _ => return,
-            }
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::breaker::{Breaker, Outcome};
+use super::gates::Luggage;
 use super::{Bounds, Meter, Streak, Terms, Turn};
 use crate::delivery::Job;
 use crate::gate::Flow;
@@ -15,6 +16,10 @@ pub(super) struct Ready {
     /// Its place among all that became ready.
     pub(super) stamp: u64,
     pub(super) job: Job,
+    /// What was prepared for it.
+    pub(super) luggage: Option<Luggage>,
+    /// It was prepared once, whatever became of that.
+    pub(super) is_sealed: bool,
 }
 
 /// One subscriber's part.
@@ -36,6 +41,8 @@ pub(super) struct Lineup {
     /// Of the bodies in both queues.
     pub(super) bytes: usize,
     pub(super) in_flight: u32,
+    /// Folds that are being prepared. What is ready to be sent does not wait for these: they may wait for the memory it takes.
+    pub(super) preparing: u32,
     /// In `turns`, in `throttled`, in the line of its gate, or waiting for tokens.
     pub(super) lined_up: bool,
     /// Its place in the line of its gate, while it stands there.
@@ -59,6 +66,7 @@ impl Lineup {
             asked: BTreeSet::new(),
             bytes: 0,
             in_flight: 0,
+            preparing: 0,
             lined_up: false,
             seat: None,
             spilled: false,
@@ -103,7 +111,13 @@ impl Lineup {
     /// How many more it could send at once.
     pub(super) fn free_places(&self) -> u32 {
         let allowed = if self.urgent.is_empty() { self.breaker.allowed() } else { u32::MAX };
-        self.places.min(allowed).saturating_sub(self.in_flight)
+        let taken = if self.is_unprepared() { self.in_flight + self.preparing } else { self.in_flight };
+        self.places.min(allowed).saturating_sub(taken)
+    }
+
+    /// Nobody does anything for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight + self.preparing == 0
     }
 
     /// What a result says about the receiver in the long run.
@@ -121,11 +135,24 @@ impl Lineup {
     }
 
     pub(super) fn take_turn(&mut self) -> Turn {
-        if let Some(Ready { job, .. }) = self.urgent.pop_front() {
-            return Turn { job, probe: None };
+        if let Some(ready) = self.urgent.pop_front() {
+            return Turn::new(ready, true, None);
         }
-        let Ready { job, .. } = self.queue.pop_front().expect("only those with work have a turn");
-        Turn { job, probe: self.breaker.probe() }
+        let ready = self.queue.pop_front().expect("only those with work have a turn");
+        Turn::new(ready, false, self.breaker.probe())
+    }
+
+    /// What was put together will be put together again. Whatever was is in front: it came from there.
+    pub(super) fn unpack(&mut self) {
+        for queue in [&mut self.urgent, &mut self.queue] {
+            queue.iter_mut().map_while(|ready| ready.luggage.take()).for_each(drop);
+        }
+    }
+
+    /// The next delivery is a fold that nobody has put together yet.
+    pub(super) fn is_unprepared(&self) -> bool {
+        let next = self.urgent.front().or(self.queue.front());
+        next.is_some_and(|ready| ready.job.fold.is_some() && ready.luggage.is_none())
     }
 
     /// How many deliveries it would take from the store: one when it is time for a probe and nothing else is under

@@ -61,6 +61,16 @@ impl Meter {
         }
     }
 
+    /// How many may go.
+    pub(super) fn left(&mut self, now: Timestamp) -> u32 {
+        match self {
+            Self::Free => u32::MAX,
+            Self::Own(bucket) => bucket.left(now),
+            Self::Shared(purse) if now < purse.void_at => purse.tokens,
+            Self::Shared(_) => 0,
+        }
+    }
+
     /// Lets one go, or says what it has to wait for.
     pub(super) fn take(&mut self, now: Timestamp) -> Result<(), Wait> {
         match self {

@@ -32,7 +32,7 @@ use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
 use division::Division;
 pub use division::{flock, is_agreed};
 use gates::Line;
-pub use gates::{LineView, Passed, Penalty, Ticket, Turnaway};
+pub use gates::{LineView, Luggage, Passed, Penalty, Ticket, Turnaway};
 use lineup::{Lineup, Ready};
 use meter::{Meter, Wait};
 pub use rate::Bucket;
@@ -69,6 +69,23 @@ pub struct Turn {
     pub job: Job,
     /// It finds out whether its receiver is back.
     pub probe: Option<Probe>,
+    /// It is only to be put together; [`Schedule::prepared`] lets it pass its gate.
+    pub is_preparing: bool,
+    /// What was prepared for it.
+    pub luggage: Option<Luggage>,
+    /// It was prepared once: nothing joins it any more.
+    pub is_sealed: bool,
+    /// Its place among all that became ready.
+    stamp: u64,
+    /// People want it sent now.
+    is_urgent: bool,
+}
+
+impl Turn {
+    fn new(ready: Ready, is_urgent: bool, probe: Option<Probe>) -> Self {
+        let Ready { stamp, job, luggage, is_sealed } = ready;
+        Self { job, probe, is_preparing: false, luggage, is_sealed, stamp, is_urgent }
+    }
 }
 
 /// An attempt, or a turn that was not used, that has ended.
@@ -120,6 +137,8 @@ pub struct Schedule {
     /// Subscribers with work in the store that is due later.
     later: BTreeSet<(Timestamp, SubscriberNo)>,
     in_flight: usize,
+    /// Turns in which a fold is put together. What is ready does not wait for these: they may wait for the memory it takes.
+    preparing: usize,
     bytes: usize,
     /// Deliveries that people want sent now, to be brought in from the store.
     asked: Vec<(SubscriberNo, DeliveryNo)>,
@@ -196,7 +215,7 @@ impl Schedule {
         self.bytes -= std::mem::take(&mut lineup.bytes);
         (lineup.open, lineup.spilled) = (false, false);
         self.leave_queue(subscriber);
-        if self.lineups.get(&subscriber).is_some_and(|lineup| lineup.in_flight == 0) {
+        if self.lineups.get(&subscriber).is_some_and(Lineup::is_idle) {
             self.lineups.remove(&subscriber);
         }
         self.hungry.remove(&subscriber);
@@ -238,7 +257,8 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(Ready { stamp, job });
+        let ready = Ready { stamp, job, luggage: None, is_sealed: false };
+        (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(ready);
         self.line_up(subscriber);
         Ok(())
     }
@@ -312,7 +332,7 @@ impl Schedule {
         if !lineup.open {
             // That it took something is worth knowing all the same: whoever goes on later counts from there.
             let streak = lineup.judge(ended.outcome, now).0.filter(|streak| *streak == Streak::Ended);
-            if lineup.in_flight == 0 {
+            if lineup.is_idle() {
                 self.lineups.remove(&subscriber);
             }
             return Aftermath { streak, ..Aftermath::default() };
@@ -415,7 +435,7 @@ impl Schedule {
 
     /// Attempts under way.
     pub fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight + self.preparing
     }
 
     /// Takes everything that waits in memory, for a graceful stop.

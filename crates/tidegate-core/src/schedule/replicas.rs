@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use super::gates::is_long;
 use super::meter::Wait;
 use super::{Meter, Schedule, Slot};
 use crate::delivery::Job;
@@ -154,9 +155,15 @@ impl Schedule {
         let wait = next_in + Duration::from_micros(999);
         let again = now.plus(wait.max(Duration::from_millis(1)));
         let again = match who {
-            Slot::Gate(gate) => again.plus(self.courtesy(gate, again)),
+            Slot::Gate(gate) => {
+                self.wait_at(gate, wait);
+                again.plus(self.courtesy(gate, again))
+            }
             Slot::Subscriber(subscriber) => {
                 self.quit_line(subscriber);
+                if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|_| is_long(wait)) {
+                    lineup.unpack();
+                }
                 again
             }
         };

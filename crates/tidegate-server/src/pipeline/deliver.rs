@@ -3,8 +3,12 @@
 //! A worker takes a job, renders and signs it, sends it through the guarded transport, judges the answer, leaves the
 //! result with persist and asks the desk for the next one. Nothing sleeps in a worker: what is not due is not picked.
 //!
+//! A fold that passes a gate is put together in a turn of its own, before it takes a token.
+//!
 //! Promises: every picked job ends in a result or a release, even if its attempt panics; after [`Deliver::stop`]
 //! nothing is picked, and it returns when everything under way has come to its end.
+
+mod parcels;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +19,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases, Verdict};
 use tidegate_core::delivery::Job;
-use tidegate_core::fold;
-use tidegate_core::id::{Mint, SubscriberNo, WindowNo};
-use tidegate_core::limits::{FOLD_BYTES_SMALL, FOLD_TURN_VALID_MS, GATE_PENALTY_DEFAULT_MS};
+use tidegate_core::id::{Mint, SubscriberNo};
+use tidegate_core::limits::GATE_PENALTY_DEFAULT_MS;
 use tidegate_core::operator::Notice;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::{self, Next};
@@ -26,13 +29,13 @@ use tidegate_core::schedule::{Ended, Streak, Turn};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::Verification;
 use tidegate_destinations::{Exchange, Outbound, Transport, webhook};
-use tidegate_store::{Bundled, Change, Claim, Error, Finished, Seal, Store, SubscriberUpdate};
+use tidegate_store::{Change, Claim, Error, Finished, Store, SubscriberUpdate};
 use tokio::sync::Notify;
 
 use super::Parts;
-use super::bulk::{Bulk, Held};
+use super::bulk::Bulk;
 use super::desk::{Desk, Pick, Report};
-use super::lanes::{Lanes, Run};
+use super::lanes::Lanes;
 use super::notices::Notices;
 use super::persist::Persist;
 use super::verify::ORIGIN;
@@ -41,12 +44,6 @@ use crate::entropy::Entropy;
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Rosters};
 use crate::spans::{self, Spans};
-
-/// A fold under way is in memory as its events and as its body.
-const IN_FLIGHT_TIMES: usize = 2;
-
-/// What is sent, and of a fold what is remembered and the memory it takes until the attempt has ended.
-type Content = (Bytes, Option<Run>, Option<Held>);
 
 /// The workers.
 pub struct Deliver {
@@ -114,6 +111,8 @@ impl Deliver {
     pub async fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         while self.desk.in_flight() > 0 {
+            // What is being put together may wait for the memory of what will not be sent.
+            self.desk.unpack();
             self.is_idle.notified().await;
         }
     }
@@ -121,7 +120,21 @@ impl Deliver {
     async fn work(self: Arc<Self>, mut pick: Pick) {
         loop {
             let place = Place { deliver: &self, turn: &pick.turn, is_done: false };
-            let ended = self.attempt(&pick, place).await;
+            let ended = match pick.turn.is_preparing {
+                false => self.attempt(&pick, place).await,
+                true => match self.prepare(&pick, place).await {
+                    Err(ended) => ended,
+                    Ok(parcel) => {
+                        let (next, released) = self.desk.prepared(pick, Arc::new(parcel));
+                        self.persist.release(released);
+                        match next {
+                            Some(next) => pick = next,
+                            None => return self.is_idle.notify_one(),
+                        }
+                        continue;
+                    }
+                },
+            };
             if self.is_stopping.load(Ordering::Acquire) {
                 let report = self.desk.finish(ended);
                 self.follow_up(ended.subscriber, report);
@@ -137,29 +150,38 @@ impl Deliver {
         }
     }
 
-    async fn attempt(&self, pick: &Pick, mut place: Place<'_>) -> Ended {
+    /// Who gets it, if it may be sent at all.
+    async fn begin(&self, pick: &Pick) -> Result<Arc<Endpoint>, Ended> {
         let (turn, job) = (&pick.turn, &pick.turn.job);
         if !self.desk.may_use(pick).await {
-            place.is_done = true;
             // If the claim is void, this comes to nothing.
             self.persist.release(vec![claim(job)]);
-            return ended(turn, Outcome::Unsent);
+            return Err(ended(turn, Outcome::Unsent));
         }
         let roster = self.rosters.current();
-        let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) else {
-            place.is_done = true;
-            // The desk does not know it yet, else it would not have given this job, and would give it again.
-            self.persist.release(self.desk.follow(&roster));
-            self.persist.release(vec![claim(job)]);
-            return ended(turn, Outcome::Unsent);
+        if let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) {
+            return Ok(Arc::clone(endpoint));
+        }
+        // The desk does not know it yet, else it would not have given this job, and would give it again.
+        self.persist.release(self.desk.follow(&roster));
+        self.persist.release(vec![claim(job)]);
+        Err(ended(turn, Outcome::Unsent))
+    }
+
+    async fn attempt(&self, pick: &Pick, mut place: Place<'_>) -> Ended {
+        let (turn, job) = (&pick.turn, &pick.turn.job);
+        let begun = match self.begin(pick).await {
+            Ok(endpoint) => self.content(pick, &endpoint).await.map(|content| (endpoint, content)),
+            Err(ended) => Err(ended),
         };
-        let (content, run, _held) = match self.content(pick, endpoint).await {
+        let (endpoint, (content, run, _parcel)) = match begun {
             Ok(found) => found,
             Err(ended) => {
                 place.is_done = true;
                 return ended;
             }
         };
+        let endpoint = &endpoint;
         let at = self.clock.now();
         let mut outbound = self.outbound(job, endpoint, content);
         let span = spans::attempt::begin(&self.spans, job, &mut outbound);
@@ -260,57 +282,6 @@ impl Deliver {
         }
     }
 
-    /// What is sent; or how the turn ends, when there is nothing to send.
-    async fn content(&self, pick: &Pick, endpoint: &Endpoint) -> Result<Content, Ended> {
-        let (turn, job) = (&pick.turn, &pick.turn.job);
-        let Some(window) = job.fold else { return Ok((body(job, endpoint), None, None)) };
-        match self.unfold(pick, window, endpoint).await {
-            Ok(Some(content)) => Ok(content),
-            Ok(None) => Err(self.give_up(turn, "its events are no longer kept")),
-            Err(error) => {
-                tracing::warn!(%error, "a folded delivery can not be put together yet");
-                self.persist.release(vec![claim(job)]);
-                Err(ended(turn, Outcome::Unsent))
-            }
-        }
-    }
-
-    /// What a folded delivery carries. Before it is sent for the first time it is sealed, so that what is sent and what is
-    /// kept can never differ.
-    async fn unfold(
-        &self,
-        pick: &Pick,
-        window: WindowNo,
-        endpoint: &Endpoint,
-    ) -> Result<Option<Content>, Error> {
-        let (job, began) = (&pick.turn.job, self.clock.elapsed());
-        let mut held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * FOLD_BYTES_SMALL).await;
-        if job.lane.is_some() && job.attempts == 0 {
-            let seal = Seal { project: job.project, window, claim: claim(job) };
-            let unsealed = |_| Error::Unavailable("it could not be sealed".to_owned());
-            self.persist.seal(seal).await.map_err(unsealed)?;
-        }
-        let mut bundled = self.store.bundle(window, FOLD_BYTES_SMALL).await?;
-        if let Some(Bundled::Larger(bytes)) = bundled {
-            drop(held);
-            held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * bytes).await;
-            bundled = self.store.bundle(window, bytes).await?;
-        }
-        let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
-        // All that may have taken a while.
-        if !self.desk.may_use(pick).await {
-            return Err(Error::Unavailable("it is another's by now".to_owned()));
-        }
-        let is_late = self.clock.elapsed() - began > Duration::from_millis(FOLD_TURN_VALID_MS);
-        if is_late && endpoint.terms.gate.is_some() {
-            return Err(Error::Unavailable("its turn at the gate has passed".to_owned()));
-        }
-        let content = fold::render(&self.mint.delivery(job.delivery), &bundle);
-        held.shrink(IN_FLIGHT_TIMES * content.len());
-        let run = self.lanes.started(endpoint, job, &bundle, self.clock.now());
-        Ok(Some((content, Some(run), Some(held))))
-    }
-
     /// There is nothing to send, and never will be.
     fn give_up(&self, turn: &Turn, reason: &str) -> Ended {
         let attempt = interrupted(self.clock.now(), reason);
@@ -408,6 +379,9 @@ impl Drop for Place<'_> {
         let chance = self.deliver.entropy.u64();
         let next = retry::next(&verdict, &retries, job.tries, now, chance);
         self.deliver.persist.finished(finished(job, attempt, next, endpoint));
+        if self.turn.is_preparing {
+            self.deliver.desk.unprepared(self.turn);
+        }
         let report = self.deliver.desk.finish(ended(self.turn, Outcome::Failed { chance }));
         self.deliver.follow_up(job.subscriber, report);
         self.deliver.is_idle.notify_one();

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo, Version};
-use tidegate_core::schedule::breaker::{BreakerView, Turned};
+use tidegate_core::schedule::breaker::{BreakerView, Outcome, Turned};
 use tidegate_core::schedule::{
-    Aftermath, Beg, Bounds, Ended, Penalty, Schedule, Share, Slot, Streak, Ticket, Turn,
+    Aftermath, Beg, Bounds, Ended, Luggage, Penalty, Schedule, Share, Slot, Streak, Ticket, Turn,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::Grant;
@@ -175,6 +175,43 @@ impl Desk {
         }
         self.ring_if_hungry(schedule);
         (pick, report(&aftermath))
+    }
+
+    /// A fold was put together; the next delivery to send, which may be this one. Gives it back if nobody here wants it.
+    pub fn prepared(&self, pick: Pick, luggage: Luggage) -> (Option<Pick>, Vec<Claim>) {
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        // What was claimed in a former life is another's by now.
+        let is_ours = self.life.load(Ordering::Relaxed) == pick.life;
+        let back = match is_ours {
+            true => schedule.prepared(pick.turn, luggage, now).err().map(|job| claim(&job)),
+            false => {
+                schedule.unprepared(&pick.turn);
+                let Turn { ref job, probe, .. } = pick.turn;
+                let outcome = Outcome::Unsent;
+                schedule
+                    .finish(Ended { subscriber: job.subscriber, was_probe: probe.is_some(), outcome }, now);
+                Some(claim(job))
+            }
+        };
+        let turn = if self.standing.may_act() { schedule.pick(now) } else { None };
+        let next = self.in_this_life(turn);
+        if schedule.has_turns() || schedule.throttled_until().is_some() {
+            self.work.notify_one();
+        }
+        self.ring_if_hungry(schedule);
+        (next, back.into_iter().collect())
+    }
+
+    /// A fold could not be put together.
+    pub fn unprepared(&self, turn: &Turn) {
+        self.lock().unprepared(turn);
+        self.work.notify_one();
+    }
+
+    /// What waits takes no memory beyond its own.
+    pub fn unpack(&self) {
+        self.lock().unpack();
     }
 
     /// An attempt has ended.
@@ -430,71 +467,4 @@ fn claim(job: &Job) -> Claim {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use tidegate_core::lease::BEAT_TTL;
-    use tidegate_core::schedule::Terms;
-
-    use super::*;
-
-    const START: Timestamp = Timestamp::from_ms(1_000_000);
-
-    fn job(delivery: i64) -> Job {
-        Job {
-            delivery,
-            project: 1,
-            subscriber: 1,
-            event: delivery,
-            lane: None,
-            token: 1,
-            tries: 0,
-            attempts: 0,
-            replay: false,
-            out_of_order: false,
-            fold: None,
-            accepted_at: START,
-            body: Bytes::new(),
-        }
-    }
-
-    /// A desk with two deliveries in memory and more in the store.
-    fn desk() -> (Clock, Arc<Standing>, Desk) {
-        let clock = Clock::simulated(START);
-        let standing = Standing::shared(&clock);
-        standing.renew(clock.steady());
-        let desk = Desk::new(clock.clone(), Arc::clone(&standing), Bounds::default());
-        let terms = Terms { concurrency: 9, rate: None, breaker: None, disable_after: None, gate: None };
-        let mut schedule = desk.lock();
-        schedule.admit(1, terms, START);
-        (1..=2).for_each(|delivery| schedule.push(job(delivery), START).unwrap());
-        schedule.expect(1, START);
-        drop(schedule);
-        (clock, standing, desk)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_begun_without_a_lease_and_it_goes_on_with_one() {
-        let (clock, standing, desk) = desk();
-        let pick = desk.pick().expect("a turn");
-        clock.pause(BEAT_TTL).await;
-        assert!(desk.pick().is_none() && desk.wishes(clock.now()).0.is_empty());
-        assert_eq!(desk.store_due_at(), None, "nobody is woken in vain");
-        assert!(standing.renew(clock.steady()));
-        assert!(desk.may_use(&pick).await, "nobody took it meanwhile");
-        assert!(desk.pick().is_some() && !desk.wishes(clock.now()).0.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_turn_of_a_former_life_is_never_used() {
-        let (clock, standing, desk) = desk();
-        let pick = desk.pick().expect("a turn");
-        standing.lose();
-        desk.forget();
-        standing.renew(clock.steady());
-        assert!(!desk.may_use(&pick).await);
-        assert!(desk.pick().is_none(), "and what waited is forgotten");
-        standing.lose();
-        standing.leave();
-        assert!(!desk.may_use(&pick).await, "who leaves does not wait");
-    }
-}
+mod tests;

@@ -48,6 +48,21 @@ pub(super) fn skipped(router: &Router, event: &Event) {
     }
 }
 
+/// What is told of a folded delivery when it leaves.
+pub(super) struct Leaving {
+    key: String,
+    opened_at: Timestamp,
+    closed_at: Timestamp,
+    count: usize,
+}
+
+impl Leaving {
+    pub(super) fn of(bundle: &Bundle) -> Self {
+        let Bundle { opened_at, closed_at, .. } = *bundle;
+        Self { key: bundle.key.clone(), opened_at, closed_at, count: bundle.events.len() }
+    }
+}
+
 /// A folded delivery in a worker's hands.
 pub(super) struct Run {
     window: WindowNo,
@@ -67,16 +82,16 @@ impl Lanes {
     }
 
     /// A folded delivery starts.
-    pub(super) fn started(&self, endpoint: &Endpoint, job: &Job, bundle: &Bundle, now: Timestamp) -> Run {
+    pub(super) fn started(&self, endpoint: &Endpoint, job: &Job, leaving: &Leaving, now: Timestamp) -> Run {
         if job.attempts == 0 {
-            self.metrics.fold_left(now.since(bundle.closed_at), bundle.events.len());
+            self.metrics.fold_left(now.since(leaving.closed_at), leaving.count);
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), bundle.opened_at)) {
+            if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), leaving.opened_at)) {
                 self.metrics.lane_rerun();
             }
         }
-        let run = Run { window: job.fold.unwrap_or_default(), key: bundle.key.clone(), began: now };
-        let (subscriber, count) = (endpoint.rule.id.as_str(), bundle.events.len());
+        let run = Run { window: job.fold.unwrap_or_default(), key: leaving.key.clone(), began: now };
+        let (subscriber, count) = (endpoint.rule.id.as_str(), leaving.count);
         tracing::debug!(subscriber, key = run.key, window = run.window, count, "a fold is started");
         run
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo};
-use tidegate_core::limits::{FOLD_TURN_VALID_MS, GRANT_VALID_MS};
+use tidegate_core::limits::GRANT_VALID_MS;
 use tidegate_store::Change;
 
 use super::acts::Site;
@@ -135,8 +135,6 @@ struct Pass {
     life: usize,
     t: i64,
     now: i64,
-    /// How much earlier it may have been its turn.
-    late_ms: i64,
 }
 
 /// P7: the bound holds in every stretch of time, and nothing passes a gate that a receiver or a client has closed.
@@ -170,12 +168,11 @@ fn folds(history: &History, project: ProjectNo) -> impl Iterator<Item = &FoldSen
 fn passes(history: &History, project: ProjectNo) -> Vec<Pass> {
     let own = |sent: &&Sent| history.subs[&sent.subscriber].project == project && is_gated(history, sent);
     let sent = history.sends.iter().filter(own);
-    let sent = sent.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now, late_ms: 0 });
+    let sent = sent.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now });
     let clients = history.gates.clients.iter().filter(|(of, ..)| *of == project);
-    let clients = clients.map(|(_, life, t, now)| Pass { life: *life, t: *t, now: *now, late_ms: 0 });
+    let clients = clients.map(|(_, life, t, now)| Pass { life: *life, t: *t, now: *now });
     let folds = folds(history, project);
-    let late_ms = FOLD_TURN_VALID_MS as i64;
-    let folds = folds.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now, late_ms });
+    let folds = folds.map(|sent| Pass { life: sent.life, t: sent.t, now: sent.now });
     let mut all: Vec<Pass> = sent.chain(folds).chain(clients).collect();
     all.sort_by_key(|pass| (pass.t, pass.now));
     all
@@ -189,7 +186,6 @@ pub(crate) fn held_ms(plan: &Plan) -> i64 {
 
 fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pass], found: &mut Vec<String>) {
     let (held_ms, late) = (held_ms(plan), i64::from(plan.shares_rates));
-    let late_ms = passes.iter().map(|pass| pass.late_ms).max().unwrap_or(0);
     let changes: Vec<(i64, Terms)> = history
         .gates
         .changes
@@ -209,7 +205,7 @@ fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pas
         };
         for (count, pass) in passes[index..].iter().take_while(is_whole).enumerate() {
             let span_ms = if plan.is_shared { pass.t - first.t } else { pass.now - first.now };
-            let span_ms = span_ms + held_ms + late_ms;
+            let span_ms = span_ms + held_ms;
             if count as i64 + 1 > burst + span_ms * rate / 1_000 + late {
                 let (from, to) = (first.t, pass.t);
                 found.push(format!("P7 {} passed a gate of {rate}/s from {from} to {to}", count + 1));
@@ -232,7 +228,7 @@ fn closed_is_closed(history: &History, project: ProjectNo, passes: &[Pass], foun
     let by_folds = folds(history, project)
         .filter_map(|sent| sent.closes.map(|(since, until)| (sent.life, since, until)));
     for (life, since, until) in asked.chain(by_folds).chain(by_hand) {
-        let is_closed = |pass: &&Pass| (since + 1 + pass.late_ms..until).contains(&pass.now);
+        let is_closed = |pass: &&Pass| (since + 1..until).contains(&pass.now);
         let early = passes.iter().find(|pass| pass.life == life && is_closed(pass));
         let Some(pass) = early else { continue };
         let begin = pass.t - (pass.now - since);
