@@ -160,12 +160,14 @@ impl Store for FaultyStore {
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
         self.enter().await?;
+        // Before it is replayed: afterwards it may be removed at any moment.
+        let filter = EventFilter { limit: 10_000, ..Default::default() };
+        let events = self.inner.events(replay.project, filter).await?.items;
+        let event = events.iter().find(|event| event.seq == replay.event);
         let result = self.inner.replay(replay.clone(), now).await;
         if let Ok(made) = &result {
-            let events =
-                self.inner.events(replay.project, EventFilter { limit: 10_000, ..Default::default() });
-            let events = events.await?.items;
-            let event = events.iter().find(|event| event.seq == replay.event).expect("it exists");
+            // It was removed before: nobody gets it.
+            let Some(event) = event else { return result };
             let key = (replay.project, event.source.clone(), event.id.clone());
             let t = self.life.t();
             let mut history = self.history.lock();

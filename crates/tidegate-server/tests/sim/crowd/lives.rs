@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::id::Incarnation;
-use tidegate_core::lease::{BEAT_TTL, LEASE_MARGIN};
+use tidegate_core::lease::{BEAT_TIMEOUT, BEAT_TTL, LEASE_MARGIN};
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver};
@@ -22,8 +22,10 @@ use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store
 use super::super::history::{Ended, Histories};
 use super::super::life::Life;
 
-/// Whoever has beaten later than this still acts.
-const SILENT_MS_MIN: i64 = (BEAT_TTL.as_millis() - LEASE_MARGIN.as_millis()) as i64;
+/// Whoever has beaten later than this still acts, and nobody declares it dead: but for a jump of the clock that is no longer than
+/// what a slow beat takes, which can not be told from one.
+const SILENT_MS_MIN: i64 =
+    (BEAT_TTL.as_millis() - LEASE_MARGIN.as_millis() - BEAT_TIMEOUT.as_millis()) as i64;
 
 /// Who shares the store.
 pub(crate) struct Lives {
