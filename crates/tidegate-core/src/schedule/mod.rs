@@ -359,10 +359,8 @@ impl Schedule {
                 self.go_on(subscriber);
                 Vec::new()
             }
-            None => {
-                self.park(subscriber);
-                Vec::new()
-            }
+            None if lineup.breaker.probe_at().is_some() => self.leave_alone(subscriber),
+            None => Vec::new(),
         };
         self.line_up(subscriber);
         Aftermath { given_back, turned, streak, given_up }

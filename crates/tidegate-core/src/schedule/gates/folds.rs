@@ -91,12 +91,15 @@ impl Schedule {
             self.lineups.remove(&subscriber);
             return Err(job);
         }
-        let is_left_alone = !is_urgent && lineup.breaker.probe_at().is_some();
+        // Of a receiver that is left alone nothing is sent but the probe, and that is another one.
+        let is_probe = probe.is_some() && lineup.breaker.probe_at().is_none();
+        let is_left_alone = !is_urgent && !is_probe && !lineup.breaker.is_closed();
         if !lineup.takes_part() || is_left_alone {
             lineup.spilled |= lineup.open;
             if probe.is_some() {
                 lineup.breaker.call_off_probe(now);
             }
+            self.line_up(subscriber);
             return Err(job);
         }
         self.bytes += job.body.len();
@@ -150,7 +153,7 @@ impl Schedule {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::super::breaker::Outcome;
+    use super::super::super::breaker::{BreakerTerms, Outcome};
     use super::super::super::tests::job;
     use super::super::super::{Ended, Terms};
     use super::*;
@@ -299,6 +302,28 @@ mod tests {
         let sent = schedule.pick(at(1)).unwrap();
         assert!(sent.job.delivery == 10 && schedule.pick(at(1)).is_none());
         assert_eq!((Arc::strong_count(&parcels[0]), Arc::strong_count(&parcels[1])), (2, 1));
+    }
+
+    #[test]
+    fn one_that_was_put_together_too_late_does_not_go_as_the_probe_of_another() {
+        let mut schedule = gated(9);
+        let breaker = Some(BreakerTerms { failures: 1, probe: Duration::from_secs(1) });
+        let terms = Terms { concurrency: 9, rate: None, breaker, disable_after: None, gate: Some(GATE) };
+        schedule.admit(1, terms, at(0));
+        schedule.push(fold(1, 10), at(0)).unwrap();
+        schedule.push(job(1, 11), at(0)).unwrap();
+        let late = schedule.pick(at(0)).unwrap();
+        assert!(late.is_preparing && schedule.pick(at(0)).is_some());
+        let outcome = Outcome::Failed { chance: 0 };
+        schedule.finish(Ended { subscriber: 1, was_probe: false, outcome }, at(1));
+        let probe_at = schedule.breaker(1).unwrap().next_probe_at.unwrap();
+        schedule.push(fold(1, 12), probe_at).unwrap();
+        assert!(schedule.pick(probe_at).is_none(), "one at a time");
+        assert_eq!(schedule.prepared(late, luggage(), probe_at).unwrap_err().delivery, 10);
+        let probe = schedule.pick(probe_at).unwrap();
+        assert!(probe.is_preparing && probe.probe.is_some() && probe.job.delivery == 12);
+        schedule.prepared(probe, luggage(), probe_at).unwrap();
+        assert!(schedule.pick(probe_at).is_some_and(|turn| turn.probe.is_some() && turn.job.delivery == 12));
     }
 
     #[test]
