@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use tidegate_core::lease;
 use tidegate_store::sabotage::{self, Line};
 use tidegate_store::{Beat, Replica};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 
@@ -27,11 +27,13 @@ pub struct Standing {
     held_until_us: AtomicU64,
     /// Nobody shall wait for the lease any more.
     is_leaving: AtomicBool,
+    /// Something came that is waited for. Everybody is woken in the order in which they came, so that a simulation repeats
+    /// itself.
     moved: Notify,
     /// The last beat came through.
     is_heard: AtomicBool,
     fellows: ArcSwap<Fellows>,
-    leads: watch::Sender<bool>,
+    leads: AtomicBool,
 }
 
 /// Who shares the store.
@@ -63,7 +65,7 @@ impl Standing {
             moved: Notify::new(),
             is_heard: AtomicBool::new(true),
             fellows: ArcSwap::default(),
-            leads: watch::Sender::new(is_alone),
+            leads: AtomicBool::new(is_alone),
         })
     }
 
@@ -128,7 +130,9 @@ impl Standing {
         let old = self.fellows.swap(Arc::new(new));
         let lives =
             |replicas: &[Replica]| -> Vec<_> { replicas.iter().map(|replica| replica.incarnation).collect() };
-        self.leads.send_if_modified(|leads| std::mem::replace(leads, rank == 0) != (rank == 0));
+        if !self.leads.swap(rank == 0, Ordering::AcqRel) && rank == 0 {
+            self.moved.notify_waiters();
+        }
         lives(&old.replicas) != lives(&beat.replicas) || old.rank != rank
     }
 
@@ -156,13 +160,18 @@ impl Standing {
 
     /// Whether this is the process that does what only one should.
     pub fn leads(&self) -> bool {
-        *self.leads.borrow()
+        self.leads.load(Ordering::Acquire)
     }
 
     /// Waits until it is.
     pub async fn lead(&self) {
-        // The sender is here, so waiting can not fail.
-        let _ = self.leads.subscribe().wait_for(|leads| *leads).await;
+        loop {
+            let moved = self.moved.notified();
+            if self.leads() {
+                return;
+            }
+            moved.await;
+        }
     }
 }
 
