@@ -34,13 +34,7 @@ pub(super) async fn put(
     let is_trial = Query::parse(raw.as_deref())?.flag("dry_run")?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let declared = parse(&id, &body)?;
-    let mut patching = app.patching().await;
-    loop {
-        let answer = declare(&app, &caller, &id, &declared, is_trial).await;
-        if let Some(answer) = patching.settled(answer).await {
-            return answer;
-        }
-    }
+    app.patch(|| declare(&app, &caller, &id, &declared, is_trial)).await
 }
 
 async fn declare(

@@ -121,28 +121,19 @@ impl App {
 /// How often a change is made anew that somebody else overtook.
 const PATCH_TRIES: usize = 4;
 
-/// The right to change what was read just before. Within the process nobody else has it at the same time.
-struct Patching<'a> {
-    app: &'a App,
-    tries: usize,
-    _one_at_a_time: tokio::sync::MutexGuard<'a, ()>,
-}
-
 impl App {
-    /// Waits for the right to read something and change it.
-    async fn patching(&self) -> Patching<'_> {
-        Patching { app: self, tries: 1, _one_at_a_time: self.patching.lock().await }
-    }
-}
-
-impl Patching<'_> {
-    /// The answer, unless the change is to be made anew because another process was quicker.
-    async fn settled(&mut self, answer: Answer) -> Option<Answer> {
-        if !answer.as_ref().is_err_and(Problem::is_overtaken) || self.tries >= PATCH_TRIES {
-            return Some(answer);
+    /// Reads something and changes it: within the process nobody else does at the same time, and when another process was
+    /// quicker it is done anew.
+    async fn patch<F: Future<Output = Answer>>(&self, once: impl Fn() -> F) -> Answer {
+        let _one_at_a_time = self.patching.lock().await;
+        for _ in 1..PATCH_TRIES {
+            let answer = once().await;
+            if !answer.as_ref().is_err_and(Problem::is_overtaken) {
+                return answer;
+            }
+            self.parts.rosters.refresh().await?;
         }
-        self.tries += 1;
-        self.app.parts.rosters.refresh().await.err().map(|error| Err(error.into()))
+        once().await
     }
 }
 

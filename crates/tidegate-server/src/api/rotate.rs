@@ -24,13 +24,7 @@ pub(super) async fn rotate(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let mut patching = app.patching().await;
-    loop {
-        let answer = replace(&app, &caller, &id, &body).await;
-        if let Some(answer) = patching.settled(answer).await {
-            return answer;
-        }
-    }
+    app.patch(|| replace(&app, &caller, &id, &body)).await
 }
 
 async fn replace(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {

@@ -89,13 +89,7 @@ pub(super) async fn patch(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let mut patching = app.patching().await;
-    loop {
-        let answer = patch_once(&app, &caller, &id, &body).await;
-        if let Some(answer) = patching.settled(answer).await {
-            return answer;
-        }
-    }
+    app.patch(|| patch_once(&app, &caller, &id, &body)).await
 }
 
 async fn patch_once(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {

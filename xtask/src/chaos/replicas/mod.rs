@@ -164,17 +164,21 @@ fn build_sabotaged() -> Result<PathBuf> {
     Ok(apart)
 }
 
-impl Plan {
-    /// A broken promise is an error at once; that nothing was proven is one in the end.
-    fn carry_out(&self, services: &mut Services, prng: &mut Prng) -> Result<()> {
-        for left in (0..TRIES).rev() {
-            match self.attempt(services, prng)? {
-                Some(why) if left == 0 => bail!("{TRIES} runs prove nothing: {why}"),
-                Some(why) => println!("once more, because this run proves nothing: {why}"),
-                None => break,
-            }
+/// Runs until one proves something. A broken promise is an error at once; that nothing was proven is one in the end.
+fn until_proven(mut attempt: impl FnMut() -> Result<Option<String>>) -> Result<()> {
+    for left in (0..TRIES).rev() {
+        match attempt()? {
+            Some(why) if left == 0 => bail!("{TRIES} runs prove nothing: {why}"),
+            Some(why) => println!("once more, because this run proves nothing: {why}"),
+            None => break,
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn carry_out(&self, services: &mut Services, prng: &mut Prng) -> Result<()> {
+        until_proven(|| self.attempt(services, prng))
     }
 
     /// One run. Answers why it proves nothing, if so.

@@ -93,13 +93,7 @@ pub(in crate::api) async fn change(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let mut patching = app.patching().await;
-    loop {
-        let answer = put(&app, &caller, &id, &body).await;
-        if let Some(answer) = patching.settled(answer).await {
-            return answer;
-        }
-    }
+    app.patch(|| put(&app, &caller, &id, &body)).await
 }
 
 async fn put(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {

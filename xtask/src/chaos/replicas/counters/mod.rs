@@ -26,7 +26,7 @@ use self::sales::{Calendar, REQUEST, Sale};
 use self::sending::{Sending, Sent};
 use self::truth::{LENGTHS, Subject, difference};
 use super::cluster::Cluster;
-use super::{TRIES, build_sabotaged};
+use super::{build_sabotaged, until_proven};
 use crate::bench::bare;
 use crate::cargo::{self, Profile};
 use crate::chaos::scene::{self, Build};
@@ -120,16 +120,8 @@ pub(crate) fn short(services: &mut Services, sabotaged: &Path) -> Result<String>
 }
 
 impl Plan {
-    /// A difference is an error at once; that nothing was proven is one in the end.
     fn carry_out(&self, services: &mut Services, prng: &mut Prng) -> Result<()> {
-        for left in (0..TRIES).rev() {
-            match self.attempt(services, prng)? {
-                Some(why) if left == 0 => bail!("{TRIES} runs prove nothing: {why}"),
-                Some(why) => println!("once more, because this run proves nothing: {why}"),
-                None => break,
-            }
-        }
-        Ok(())
+        until_proven(|| self.attempt(services, prng))
     }
 
     /// One run. Answers why it proves nothing, if so.
