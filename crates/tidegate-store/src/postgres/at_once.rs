@@ -19,7 +19,7 @@ use super::write::Entering;
 use crate::sabotage::{self, Line};
 
 /// What the function is given: first what the group has, then the values, with their types.
-const ARGUMENTS: [(&str, &str); 47] = [
+const ARGUMENTS: [(&str, &str); 50] = [
     ("has_events", "boolean"),
     ("has_results", "boolean"),
     ("has_failures", "boolean"),
@@ -48,6 +48,10 @@ const ARGUMENTS: [(&str, &str); 47] = [
     ("_began", "bigint[]"),
     ("_codes", "int[]"),
     ("_errors", "text[]"),
+    ("_taken_places", "bigint[]"),
+    ("_taken_high", "bigint[]"),
+    ("_taken_low", "bigint[]"),
+    ("_prints", "bytea[]"),
     ("_places", "bigint[]"),
     ("_projects", "bigint[]"),
     ("_times", "bigint[]"),
@@ -58,7 +62,6 @@ const ARGUMENTS: [(&str, &str); 47] = [
     ("_types", "bytea[]"),
     ("_subjects", "bytea[]"),
     ("_bodies", "bytea[]"),
-    ("_prints", "bytea[]"),
     ("_delivery_places", "bigint[]"),
     ("_delivery_events", "bigint[]"),
     ("_delivery_projects", "bigint[]"),
@@ -104,7 +107,7 @@ fn finish() -> String {
 }
 
 fn take_in() -> String {
-    let ids = ["block", "_places", "_high", "_low", "_prints"];
+    let ids = ["block", "_taken_places", "_taken_high", "_taken_low", "_prints"];
     let stamp = ["block", "_life", "_written", "_version", "_now"];
     let events = [
         "_places",
@@ -240,7 +243,7 @@ impl Call<'_> {
     /// Writes the group; it is on disk when this returns. Unless it `expects_repeats`, it fails when an id is known.
     pub(super) async fn run(&self, conn: &Conn, expects_repeats: bool) -> Asked<Done> {
         let (columns, results) = (self.columns, self.results);
-        let (rows, routes) = (columns.rows(), columns.routes());
+        let (ids, routes) = (columns.ids(), columns.routes());
         let locks = lanes::locks(&columns.lanes());
         let has_events = !columns.is_empty();
         let flags = [
@@ -259,7 +262,8 @@ impl Call<'_> {
         values.extend(&results.values(&self.stamp.incarnation)[1..5]);
         let absent: [&(dyn ToSql + Sync); 8] = [&Null; 8];
         values.extend(if results.has_failures() { results.rest() } else { absent });
-        values.extend(rows.values());
+        values.extend(ids.values());
+        values.extend(columns.events());
         values.extend([&routes.places as &(dyn ToSql + Sync), &routes.events, &routes.projects]);
         let keys: [&(dyn ToSql + Sync); 2] = [&routes.high, &routes.low];
         values.extend(if expects_repeats { &keys } else { &absent[..2] });

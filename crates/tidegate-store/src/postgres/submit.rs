@@ -29,36 +29,17 @@ pub(super) struct Entry<'a> {
     pub(super) routed: &'a RoutedUnit,
 }
 
-/// Events in the order of their keys, which is the order in which their ids are taken.
-pub(super) struct Rows<'a> {
+/// Ids in the order of their keys, which is the order in which they are taken, with the place of each one's event.
+pub(super) struct Ids<'a> {
     places: Vec<i64>,
-    projects: Vec<i64>,
-    times: Vec<i64>,
     high: Vec<i64>,
     low: Vec<i64>,
-    sources: Vec<&'a [u8]>,
-    ids: Vec<&'a [u8]>,
-    types: Vec<&'a [u8]>,
-    subjects: Vec<Option<&'a [u8]>>,
-    bodies: Vec<&'a [u8]>,
     prints: Vec<&'a [u8]>,
 }
 
-impl Rows<'_> {
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 11] {
-        [
-            &self.places,
-            &self.projects,
-            &self.times,
-            &self.high,
-            &self.low,
-            &self.sources,
-            &self.ids,
-            &self.types,
-            &self.subjects,
-            &self.bodies,
-            &self.prints,
-        ]
+impl Ids<'_> {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.places, &self.high, &self.low, &self.prints]
     }
 }
 
@@ -260,21 +241,30 @@ impl<'a> Columns<'a> {
         Key { high: self.high[index], low: self.low[index] }
     }
 
-    /// The events in the order in which their ids are taken.
-    pub(super) fn rows(&self) -> Rows<'a> {
-        Rows {
+    /// The ids in the order in which they are taken.
+    pub(super) fn ids(&self) -> Ids<'a> {
+        Ids {
             places: picked(&self.sorted, &self.event_places),
-            projects: picked(&self.sorted, &self.projects),
-            times: picked(&self.sorted, &self.times),
             high: picked(&self.sorted, &self.high),
             low: picked(&self.sorted, &self.low),
-            sources: picked(&self.sorted, &self.sources),
-            ids: picked(&self.sorted, &self.ids),
-            types: picked(&self.sorted, &self.types),
-            subjects: picked(&self.sorted, &self.subjects),
-            bodies: picked(&self.sorted, &self.bodies),
             prints: picked(&self.sorted, &self.prints),
         }
+    }
+
+    /// The events in the order of their numbers: whatever is sorted by these grows at its end.
+    pub(super) fn events(&self) -> [&(dyn ToSql + Sync); 10] {
+        [
+            &self.event_places,
+            &self.projects,
+            &self.times,
+            &self.high,
+            &self.low,
+            &self.sources,
+            &self.ids,
+            &self.types,
+            &self.subjects,
+            &self.bodies,
+        ]
     }
 
     /// What is to become of them.
@@ -293,12 +283,13 @@ impl<'a> Columns<'a> {
 
     /// Takes the ids and writes the events whose ids were free; brings their places.
     pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp, block: i64) -> Asked<Vec<i64>> {
-        let rows = self.rows();
-        let ids: [&(dyn ToSql + Sync); 5] = [&block, &rows.places, &rows.high, &rows.low, &rows.prints];
-        let taken = conn.only(&take_ids(), &ids).await?.get(0);
+        let ids = self.ids();
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&block];
+        values.extend(ids.values());
+        let taken = conn.only(&take_ids(), &values).await?.get(0);
         let mut values: Vec<&(dyn ToSql + Sync)> =
             vec![&block, &stamp.incarnation, &stamp.written, &stamp.version, &stamp.now];
-        values.extend(&rows.values()[..10]);
+        values.extend(self.events());
         conn.execute(&insert_events(), &values).await?;
         Ok(taken)
     }
