@@ -91,14 +91,14 @@ pub struct LineView {
 
 /// Who stands in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Waiter {
+pub(super) enum Waiter {
     Subscriber(SubscriberNo),
     Client,
 }
 
 /// What a line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Nobody is in it.
     Idle,
     /// It waits for its turn.
@@ -117,9 +117,9 @@ pub(super) struct Line {
     pub(super) meter: Meter,
     pub(super) flow: Flow,
     /// By when they became ready; and since when nothing but the gate keeps them.
-    waiting: BTreeMap<(u64, Waiter), Timestamp>,
-    clients: usize,
-    state: State,
+    pub(super) waiting: BTreeMap<(u64, Waiter), Timestamp>,
+    pub(super) clients: usize,
+    pub(super) state: State,
     /// Nothing goes before, whatever the bucket says: others may not have heard of it yet.
     closed_until: Timestamp,
     is_recovering: bool,
@@ -379,9 +379,12 @@ impl Schedule {
     /// It is a gate's turn: the first in line goes, if there is a token.
     pub(super) fn pick_at(&mut self, gate: GateNo, now: Timestamp) -> Option<Turn> {
         loop {
+            // Its turn lasts until it waits for something: whoever comes back to it meanwhile does not call it again.
             let line = self.lines.get_mut(&gate)?;
-            line.state = State::Idle;
-            let (place, _) = line.waiting.first_key_value()?;
+            let Some((place, _)) = line.waiting.first_key_value() else {
+                line.state = State::Idle;
+                return None;
+            };
             let place = *place;
             if let Err(wait) = line.peek(now) {
                 line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
@@ -438,7 +441,7 @@ impl Schedule {
         }
         lineup.meter.take(now).map(|()| true).map_err(|wait| {
             if matches!(wait, Wait::Until(at) if is_long(at.since(now))) {
-                lineup.unpack();
+                lineup.unpack(true);
             }
             Some(wait)
         })

@@ -20,6 +20,8 @@ pub(super) struct Ready {
     pub(super) luggage: Option<Luggage>,
     /// It was prepared once, whatever became of that.
     pub(super) is_sealed: bool,
+    /// It was prepared in vain: its token was gone by then.
+    pub(super) was_late: bool,
 }
 
 /// One subscriber's part.
@@ -145,10 +147,15 @@ impl Lineup {
         Turn::new(ready, false, self.breaker.probe())
     }
 
-    /// What was put together will be put together again. Whatever was is in front: it came from there.
-    pub(super) fn unpack(&mut self) {
+    /// What was put together will be put together again. Whatever was is in front: it came from there. Who would be late a
+    /// second time, because putting it together takes longer than a token lasts, keeps it, if `is_patient`: else it would
+    /// never go.
+    pub(super) fn unpack(&mut self, is_patient: bool) {
         for queue in [&mut self.urgent, &mut self.queue] {
-            queue.iter_mut().map_while(|ready| ready.luggage.take()).for_each(drop);
+            let sealed = queue.iter_mut().take_while(|ready| ready.is_sealed);
+            for ready in sealed.filter(|ready| !(is_patient && ready.was_late)) {
+                ready.was_late |= ready.luggage.take().is_some();
+            }
         }
     }
 

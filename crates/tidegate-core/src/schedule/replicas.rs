@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::gates::is_long;
+use super::gates::{State, is_long};
 use super::meter::Wait;
 use super::{Meter, Schedule, Slot};
 use crate::delivery::Job;
@@ -141,11 +141,20 @@ impl Schedule {
         }
     }
 
+    /// Whether an answer still concerns it. Who stopped waiting for tokens, because it waits for a place or for nothing by now,
+    /// begs anew when it needs some.
+    fn waits_for_tokens(&self, who: Slot) -> bool {
+        match who {
+            Slot::Subscriber(no) => self.lineups.get(&no).is_some_and(|lineup| lineup.lined_up),
+            Slot::Gate(no) => self.lines.get(&no).is_some_and(|line| line.state == State::Begging),
+        }
+    }
+
     /// Answers who begged: so many may go at once; if that is none, it is worth begging again after `next_in`.
     pub fn grant(&mut self, who: Slot, tokens: u32, next_in: Duration, now: Timestamp) {
         self.latest = self.latest.max(now);
         let Some(Meter::Shared(purse)) = self.meter(who) else { return };
-        if !purse.put(tokens, now) {
+        if !purse.put(tokens, now) || !self.waits_for_tokens(who) {
             return;
         }
         if tokens > 0 {
@@ -162,7 +171,7 @@ impl Schedule {
             Slot::Subscriber(subscriber) => {
                 self.quit_line(subscriber);
                 if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|_| is_long(wait)) {
-                    lineup.unpack();
+                    lineup.unpack(true);
                 }
                 again
             }
