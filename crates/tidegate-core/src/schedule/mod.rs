@@ -213,9 +213,7 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
         let was_closed = lineup.breaker.is_closed();
         lineup.breaker = Breaker::new(lineup.terms.breaker);
-        if !was_closed {
-            self.go_on(subscriber);
-        }
+        if was_closed { self.line_up(subscriber) } else { self.go_on(subscriber) }
     }
 
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.

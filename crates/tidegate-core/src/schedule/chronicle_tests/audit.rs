@@ -62,6 +62,10 @@ impl World {
             || preparing.into_iter().any(has_probe);
         let is_half_open = !lineup.breaker.is_closed() && lineup.breaker.probe_at().is_none();
         assert!(!lineup.open || !is_half_open || is_probing, "nobody finds out");
+        assert!(lineup.breaker.probe_at().is_none() || lineup.queue.is_empty(), "they would wait for ever");
+        let is_parked = lineup.breaker.probe_at().is_none_or(|probe_at| probe_at <= at(self.now));
+        let is_looked_for = is_parked || lineup.later.is_some();
+        assert!(!lineup.open || !is_due || is_looked_for, "nobody asks the store for a probe");
         let is_expected = is_known || lineup.places == 0 || !lineup.breaker.is_closed();
         assert!(!lineup.open || !is_due || is_expected, "nobody asks the store");
     }
@@ -77,6 +81,16 @@ impl World {
             State::Held(subscriber) => {
                 assert!(self.schedule.lineups[&subscriber].seat.is_some());
                 assert!(self.is_asking(Slot::Subscriber(subscriber)));
+            }
+        }
+        for (seat, waiter) in line.waiting.keys() {
+            if let Waiter::Subscriber(subscriber) = waiter {
+                let lineup = &self.schedule.lineups[subscriber];
+                assert_eq!(
+                    (lineup.terms.gate, lineup.seat),
+                    (Some(gate), Some(*seat)),
+                    "nobody else stands there"
+                );
             }
         }
         let clients = self.clients.iter().filter(|(other, _)| *other == gate).count();
