@@ -285,7 +285,6 @@ impl World {
         let named: BTreeSet<GateNo> = self.active.values().filter_map(|terms| terms.gate).collect();
         if chance.is_multiple_of(5) {
             self.gates.retain(|gate, _| named.contains(gate));
-            self.clients.retain(|(gate, _)| named.contains(gate));
         }
         for gate in named {
             let fresh = flow(chance >> gate);
@@ -298,7 +297,8 @@ impl World {
         }
         self.passed.retain(|gate, _| self.gates.contains_key(gate));
         self.closed_until.retain(|gate, _| self.gates.contains_key(gate));
-        self.schedule.set_gates(&self.gates, at(self.now));
+        let stranded = self.schedule.set_gates(&self.gates, at(self.now));
+        self.clients.retain(|(_, ticket)| !stranded.contains(ticket));
         let given_back = self.schedule.admit(subscriber, terms, at(self.now));
         self.give_back(given_back);
         if is_new {

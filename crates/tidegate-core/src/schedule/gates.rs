@@ -201,8 +201,8 @@ impl Line {
 }
 
 impl Schedule {
-    /// Lets exactly these gates be, each as it is said. Clients at those that are gone wait in vain, and time out.
-    pub fn set_gates(&mut self, gates: &BTreeMap<GateNo, Flow>, now: Timestamp) {
+    /// Lets exactly these gates be, each as it is said. Gives back the clients at those that are gone.
+    pub fn set_gates(&mut self, gates: &BTreeMap<GateNo, Flow>, now: Timestamp) -> Vec<Ticket> {
         let is_shared = self.shares_rates;
         for (no, flow) in gates {
             let line = self.lines.entry(*no).or_insert_with(|| Line::new(*flow, is_shared, now));
@@ -213,10 +213,7 @@ impl Schedule {
             }
         }
         let gone: Vec<GateNo> = self.lines.keys().copied().filter(|no| !gates.contains_key(no)).collect();
-        for no in gone {
-            self.forget_slot(Slot::Gate(no));
-            self.lines.remove(&no);
-        }
+        gone.into_iter().flat_map(|no| self.remove_line(no)).collect()
     }
 
     /// Who passed since this was last asked.

@@ -108,7 +108,8 @@ impl Desk {
         }
         let mut schedule = self.lock();
         // Clients pass gates also where nothing is sent.
-        schedule.set_gates(&roster.flows(), now);
+        let stranded = schedule.set_gates(&roster.flows(), now);
+        self.turn_away(&stranded);
         followed.gates = roster.gate_names();
         if followed.is_closed {
             return Vec::new();
