@@ -430,7 +430,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_or_forgotten(steps in histories(), is_shared: bool, chance: u64, rare: (u64, u64), slowness in 0_i64..300) {
+    fn nothing_is_lost_or_forgotten(steps in histories(), is_shared: bool, chance: u64, rare: (u64, u64), slowness in 0_i64..3_000) {
         let mut world = World::new(is_shared, chance, rare.0 & rare.1);
         for (what, who, chance) in steps {
             world.step(what, who, chance);

@@ -25,7 +25,6 @@ use crate::limits::{GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT
 use crate::time::Timestamp;
 pub use folds::Luggage;
 use folds::Preparing;
-pub(super) use folds::is_long;
 
 /// A fold looks again after this whether another one may be prepared.
 const PLACE_WAIT: Duration = Duration::from_millis(10);
@@ -129,6 +128,8 @@ pub(super) struct Line {
     passed: u64,
     penalties: u64,
     preparing: Preparing,
+    /// When it has a token again, as far as it knows.
+    token_at: Timestamp,
 }
 
 impl Line {
@@ -146,6 +147,7 @@ impl Line {
             passed: 0,
             penalties: 0,
             preparing: Preparing::default(),
+            token_at: now,
         }
     }
 
@@ -383,12 +385,19 @@ impl Schedule {
                 return None;
             };
             let place = *place;
-            if let Err(wait) = line.peek(now) {
+            if let (_, Waiter::Subscriber(first)) = place
+                && self.is_first_early(gate, place, now)
+            {
+                return Some(self.pick_first(gate, place, (first, false), now));
+            }
+            let line = self.lines.get_mut(&gate)?;
+            if let Err(mut wait) = line.peek(now) {
                 line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
-                self.wait_for(Slot::Gate(gate), &wait);
-                if let Wait::Until(at) = wait {
+                if let Wait::Until(at) = &mut wait {
                     self.wait_at(gate, at.since(now));
+                    *at = self.call_line_at(gate, *at);
                 }
+                self.wait_for(Slot::Gate(gate), &wait);
                 return None;
             }
             if let Some(until) = line.is_kept_until(now) {
@@ -434,11 +443,14 @@ impl Schedule {
             if self.preparing >= self.bounds.in_flight {
                 return Err(Some(Wait::Until(now.plus(PLACE_WAIT))));
             }
+            if lineup.is_due_soon(lineup.token_at, now) {
+                return Ok(false);
+            }
             return lineup.meter.peek(now).map(|()| false).map_err(Some);
         }
         lineup.meter.take(now).map(|()| true).map_err(|wait| {
-            if matches!(wait, Wait::Until(at) if is_long(at.since(now))) {
-                lineup.unpack(true);
+            if let Wait::Until(at) = wait {
+                lineup.unpack(at.since(now), true);
             }
             Some(wait)
         })
@@ -453,9 +465,10 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.seat = None;
         match wait {
-            Some(wait) => {
-                if let Wait::Until(at) = wait {
-                    lineup.free_since = at;
+            Some(mut wait) => {
+                if let Wait::Until(at) = &mut wait {
+                    (lineup.free_since, lineup.token_at) = (*at, *at);
+                    *at = lineup.call_at(*at, self.latest);
                 }
                 self.wait_for(Slot::Subscriber(subscriber), &wait);
             }
@@ -464,20 +477,6 @@ impl Schedule {
                 self.line_up(subscriber);
             }
         }
-    }
-
-    /// How many tokens a line could use at once: one for each that stands in it, and for the first all it could send.
-    pub(super) fn wanted_at(&self, gate: GateNo) -> u32 {
-        let Some(line) = self.lines.get(&gate) else { return 0 };
-        let Some(((_, first), _)) = line.waiting.first_key_value() else { return 0 };
-        let more = match first {
-            Waiter::Client => 1,
-            Waiter::Subscriber(subscriber) => {
-                self.lineups.get(subscriber).map_or(1, |lineup| lineup.usable().max(1))
-            }
-        };
-        let all = u32::try_from(line.waiting.len() - 1).unwrap_or(u32::MAX).saturating_add(more);
-        all.min(line.flow.burst())
     }
 }
 

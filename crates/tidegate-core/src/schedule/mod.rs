@@ -85,7 +85,7 @@ pub struct Turn {
     pub luggage: Option<Luggage>,
     /// It was prepared once: nothing joins it any more.
     pub is_sealed: bool,
-    was_late: bool,
+    late: u32,
     /// Its place among all that became ready.
     stamp: u64,
     /// People want it sent now.
@@ -94,8 +94,8 @@ pub struct Turn {
 
 impl Turn {
     fn new(ready: Ready, is_urgent: bool, probe: Option<Probe>) -> Self {
-        let Ready { stamp, job, luggage, is_sealed, was_late } = ready;
-        Self { job, probe, is_preparing: false, luggage, is_sealed, was_late, stamp, is_urgent }
+        let Ready { stamp, job, luggage, is_sealed, late } = ready;
+        Self { job, probe, is_preparing: false, luggage, is_sealed, late, stamp, is_urgent }
     }
 }
 
@@ -239,7 +239,7 @@ impl Schedule {
         self.quit_line(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.meter.forget();
-        lineup.unpack(true);
+        lineup.unpack(Duration::MAX, false);
         if std::mem::take(&mut lineup.lined_up) {
             self.forget_slot(Slot::Subscriber(subscriber));
         }
@@ -267,7 +267,7 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        let ready = Ready { stamp, job, luggage: None, is_sealed: false, was_late: false };
+        let ready = Ready { stamp, job, luggage: None, is_sealed: false, late: 0 };
         (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(ready);
         self.line_up(subscriber);
         Ok(())

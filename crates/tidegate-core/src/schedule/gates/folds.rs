@@ -6,7 +6,8 @@
 //!
 //! Promises: a token is taken by whoever is sent at that instant, so none is lost when a fold can not be put together. No
 //! more folds are prepared than there are tokens, so the others can be joined until it is nearly their turn. What is ready
-//! never waits for what is being prepared, which may wait for the memory it takes.
+//! never waits for what is being prepared, which may wait for the memory it takes. What was prepared is not kept in memory for
+//! long; who came too late for its token because of that is prepared earlier the next time.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::time::Timestamp;
 pub type Luggage = Arc<dyn Any + Send + Sync>;
 
 /// For so long nothing is kept in memory that can be put together again.
-pub(in super::super) fn is_long(wait: Duration) -> bool {
+fn is_long(wait: Duration) -> bool {
     wait > Duration::from_millis(FOLD_PREPARING_MS)
 }
 
@@ -82,7 +83,7 @@ impl Schedule {
     pub fn prepared(&mut self, turn: Turn, luggage: Luggage, now: Timestamp) -> Result<(), Job> {
         self.latest = self.latest.max(now);
         self.unprepared(&turn);
-        let Turn { job, probe, stamp, is_urgent, was_late, .. } = turn;
+        let Turn { job, probe, stamp, is_urgent, late, .. } = turn;
         let subscriber = job.subscriber;
         self.in_flight -= 1;
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
@@ -104,7 +105,7 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        let ready = Ready { stamp, job, luggage: Some(luggage), is_sealed: true, was_late };
+        let ready = Ready { stamp, job, luggage: Some(luggage), is_sealed: true, late };
         let queue = if is_urgent { &mut lineup.urgent } else { &mut lineup.queue };
         let place = queue.iter().take_while(|other| other.stamp < stamp).count();
         queue.insert(place, ready);
@@ -135,19 +136,38 @@ impl Schedule {
         }
     }
 
+    /// The first in line is a fold that was late before, and its token comes soon: it is put together without one, alone.
+    pub(super) fn is_first_early(&self, gate: GateNo, place: (u64, Waiter), now: Timestamp) -> bool {
+        let (stamp, Waiter::Subscriber(subscriber)) = place else { return false };
+        let (Some(line), Some(lineup)) = (self.lines.get(&gate), self.lineups.get(&subscriber)) else {
+            return false;
+        };
+        let is_room = line.preparing.0.is_empty() && self.preparing < self.bounds.in_flight;
+        let may_send = lineup.may_send() && lineup.head() == Some(stamp);
+        is_room && may_send && lineup.is_due_soon(line.token_at, now)
+    }
+
+    /// A line waits for a token that comes at `at`: when to look again.
+    pub(in super::super) fn call_line_at(&mut self, gate: GateNo, at: Timestamp) -> Timestamp {
+        let Some(line) = self.lines.get_mut(&gate) else { return at };
+        line.token_at = at;
+        let Some((_, Waiter::Subscriber(first))) = line.waiting.keys().next() else { return at };
+        self.lineups.get(first).map_or(at, |lineup| lineup.call_at(at, self.latest))
+    }
+
     /// Nothing passes a gate for so long.
     pub(in super::super) fn wait_at(&mut self, gate: GateNo, wait: Duration) {
         if is_long(wait) {
             let closed_until = self.lines.get(&gate).map(|line| line.closed_until).unwrap_or_default();
-            let is_patient = !is_long(closed_until.since(self.latest));
+            let is_late = !is_long(closed_until.since(self.latest));
             let of_gate = self.lineups.values_mut().filter(|lineup| lineup.terms.gate == Some(gate));
-            of_gate.for_each(|lineup| lineup.unpack(is_patient));
+            of_gate.for_each(|lineup| lineup.unpack(wait, is_late));
         }
     }
 
     /// Nothing is sent any more: what was put together takes no memory.
     pub fn unpack(&mut self) {
-        self.lineups.values_mut().for_each(|lineup| lineup.unpack(false));
+        self.lineups.values_mut().for_each(|lineup| lineup.unpack(Duration::MAX, false));
     }
 }
 
@@ -345,19 +365,23 @@ mod tests {
             Terms { concurrency: 9, rate: None, breaker: None, disable_after: None, gate: Some(GATE) };
         schedule.admit(1, terms, at(0));
         schedule.push(fold(1, 10), at(0)).unwrap();
-        let (mut ms, parcel) = (0, luggage());
-        for is_kept in [false, true] {
-            assert!(schedule.pick(at(ms)).is_none() && grant_all(&mut schedule, 1, minute, at(ms)) == 1);
-            let turn = schedule.pick(at(ms)).unwrap();
-            assert!(turn.is_preparing);
-            schedule.prepared(turn, Arc::clone(&parcel), at(ms + 200)).unwrap();
-            assert!(schedule.pick(at(ms + 200)).is_none(), "its token is worth nothing any more");
-            assert_eq!(grant_all(&mut schedule, 0, minute, at(ms + 200)), 1);
-            assert_eq!(Arc::strong_count(&parcel), 1 + usize::from(is_kept));
-            ms = schedule.throttled_until().unwrap().as_ms();
-        }
-        assert!(schedule.pick(at(ms)).is_none() && grant_all(&mut schedule, 1, minute, at(ms)) == 1);
-        assert!(schedule.pick(at(ms)).is_some_and(|turn| !turn.is_preparing));
+        let parcel = luggage();
+        assert!(schedule.pick(at(0)).is_none() && grant_all(&mut schedule, 1, minute, at(0)) == 1);
+        let turn = schedule.pick(at(0)).unwrap();
+        schedule.prepared(turn, Arc::clone(&parcel), at(200)).unwrap();
+        assert!(schedule.pick(at(200)).is_none(), "its token is worth nothing any more");
+        assert_eq!(grant_all(&mut schedule, 0, minute, at(200)), 1);
+        assert_eq!(Arc::strong_count(&parcel), 1, "that is too long to be kept in memory");
+        let early = schedule.throttled_until().unwrap().as_ms();
+        assert!((58_100..58_300).contains(&early), "{early}");
+        let turn = schedule.pick(at(early)).unwrap();
+        assert!(turn.is_preparing, "without a token, since it was late");
+        schedule.prepared(turn, Arc::clone(&parcel), at(early + 200)).unwrap();
+        assert!(schedule.pick(at(early + 200)).is_none());
+        assert_eq!(grant_all(&mut schedule, 0, Duration::from_millis(1_800), at(early + 200)), 1);
+        let now = schedule.throttled_until().unwrap();
+        assert!(schedule.pick(now).is_none() && grant_all(&mut schedule, 1, minute, now) == 1);
+        assert!(schedule.pick(now).is_some_and(|turn| !turn.is_preparing));
     }
 
     #[test]
