@@ -15,7 +15,7 @@ use super::*;
 use crate::gate::{Reservoir, TOKEN};
 
 const SUBSCRIBERS: i64 = 2;
-const RATES: [&str; 4] = ["20/s", "3/s", "40/m", "90/h"];
+const RATES: [&str; 4] = ["20/s", "3/s", "40/m", "20/h"];
 
 /// A turn in somebody's hands.
 struct Work {
