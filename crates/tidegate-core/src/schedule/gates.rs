@@ -25,7 +25,6 @@ use crate::limits::{GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT
 use crate::time::Timestamp;
 pub use folds::Luggage;
 use folds::Preparing;
-pub(super) use folds::is_long;
 
 /// A fold looks again after this whether another one may be prepared.
 const PLACE_WAIT: Duration = Duration::from_millis(10);
@@ -91,14 +90,14 @@ pub struct LineView {
 
 /// Who stands in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Waiter {
+pub(super) enum Waiter {
     Subscriber(SubscriberNo),
     Client,
 }
 
 /// What a line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Nobody is in it.
     Idle,
     /// It waits for its turn.
@@ -117,9 +116,9 @@ pub(super) struct Line {
     pub(super) meter: Meter,
     pub(super) flow: Flow,
     /// By when they became ready; and since when nothing but the gate keeps them.
-    waiting: BTreeMap<(u64, Waiter), Timestamp>,
-    clients: usize,
-    state: State,
+    pub(super) waiting: BTreeMap<(u64, Waiter), Timestamp>,
+    pub(super) clients: usize,
+    pub(super) state: State,
     /// Nothing goes before, whatever the bucket says: others may not have heard of it yet.
     closed_until: Timestamp,
     is_recovering: bool,
@@ -129,6 +128,8 @@ pub(super) struct Line {
     passed: u64,
     penalties: u64,
     preparing: Preparing,
+    /// When it has a token again, as far as it knows.
+    token_at: Timestamp,
 }
 
 impl Line {
@@ -146,6 +147,7 @@ impl Line {
             passed: 0,
             penalties: 0,
             preparing: Preparing::default(),
+            token_at: now,
         }
     }
 
@@ -201,8 +203,8 @@ impl Line {
 }
 
 impl Schedule {
-    /// Lets exactly these gates be, each as it is said. Clients at those that are gone wait in vain, and time out.
-    pub fn set_gates(&mut self, gates: &BTreeMap<GateNo, Flow>, now: Timestamp) {
+    /// Lets exactly these gates be, each as it is said. Gives back the clients at those that are gone.
+    pub fn set_gates(&mut self, gates: &BTreeMap<GateNo, Flow>, now: Timestamp) -> Vec<Ticket> {
         let is_shared = self.shares_rates;
         for (no, flow) in gates {
             let line = self.lines.entry(*no).or_insert_with(|| Line::new(*flow, is_shared, now));
@@ -213,10 +215,7 @@ impl Schedule {
             }
         }
         let gone: Vec<GateNo> = self.lines.keys().copied().filter(|no| !gates.contains_key(no)).collect();
-        for no in gone {
-            self.forget_slot(Slot::Gate(no));
-            self.lines.remove(&no);
-        }
+        gone.into_iter().flat_map(|no| self.remove_line(no)).collect()
     }
 
     /// Who passed since this was last asked.
@@ -379,16 +378,26 @@ impl Schedule {
     /// It is a gate's turn: the first in line goes, if there is a token.
     pub(super) fn pick_at(&mut self, gate: GateNo, now: Timestamp) -> Option<Turn> {
         loop {
+            // Its turn lasts until it waits for something: whoever comes back to it meanwhile does not call it again.
             let line = self.lines.get_mut(&gate)?;
-            line.state = State::Idle;
-            let (place, _) = line.waiting.first_key_value()?;
+            let Some((place, _)) = line.waiting.first_key_value() else {
+                line.state = State::Idle;
+                return None;
+            };
             let place = *place;
-            if let Err(wait) = line.peek(now) {
+            if let (_, Waiter::Subscriber(first)) = place
+                && self.is_first_early(gate, place, now)
+            {
+                return Some(self.pick_first(gate, place, (first, false), now));
+            }
+            let line = self.lines.get_mut(&gate)?;
+            if let Err(mut wait) = line.peek(now) {
                 line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
-                self.wait_for(Slot::Gate(gate), &wait);
-                if let Wait::Until(at) = wait {
+                if let Wait::Until(at) = &mut wait {
                     self.wait_at(gate, at.since(now));
+                    *at = self.call_line_at(gate, *at);
                 }
+                self.wait_for(Slot::Gate(gate), &wait);
                 return None;
             }
             if let Some(until) = line.is_kept_until(now) {
@@ -434,11 +443,14 @@ impl Schedule {
             if self.preparing >= self.bounds.in_flight {
                 return Err(Some(Wait::Until(now.plus(PLACE_WAIT))));
             }
+            if lineup.is_due_soon(lineup.token_at, now) {
+                return Ok(false);
+            }
             return lineup.meter.peek(now).map(|()| false).map_err(Some);
         }
         lineup.meter.take(now).map(|()| true).map_err(|wait| {
-            if matches!(wait, Wait::Until(at) if is_long(at.since(now))) {
-                lineup.unpack();
+            if let Wait::Until(at) = wait {
+                lineup.unpack(at.since(now), true);
             }
             Some(wait)
         })
@@ -453,9 +465,10 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.seat = None;
         match wait {
-            Some(wait) => {
-                if let Wait::Until(at) = wait {
-                    lineup.free_since = at;
+            Some(mut wait) => {
+                if let Wait::Until(at) = &mut wait {
+                    (lineup.free_since, lineup.token_at) = (*at, *at);
+                    *at = lineup.call_at(*at, self.latest);
                 }
                 self.wait_for(Slot::Subscriber(subscriber), &wait);
             }
@@ -464,20 +477,6 @@ impl Schedule {
                 self.line_up(subscriber);
             }
         }
-    }
-
-    /// How many tokens a line could use at once: one for each that stands in it, and for the first all it could send.
-    pub(super) fn wanted_at(&self, gate: GateNo) -> u32 {
-        let Some(line) = self.lines.get(&gate) else { return 0 };
-        let Some(((_, first), _)) = line.waiting.first_key_value() else { return 0 };
-        let more = match first {
-            Waiter::Client => 1,
-            Waiter::Subscriber(subscriber) => {
-                self.lineups.get(subscriber).map_or(1, |lineup| lineup.usable().max(1))
-            }
-        };
-        let all = u32::try_from(line.waiting.len() - 1).unwrap_or(u32::MAX).saturating_add(more);
-        all.min(line.flow.burst())
     }
 }
 

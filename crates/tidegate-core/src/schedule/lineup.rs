@@ -1,6 +1,7 @@
 //! One subscriber's part in the schedule: its queue, its places, its rate and its breaker.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::breaker::{Breaker, Outcome};
 use super::gates::Luggage;
@@ -8,7 +9,11 @@ use super::{Bounds, Meter, Streak, Terms, Turn};
 use crate::delivery::Job;
 use crate::gate::Flow;
 use crate::id::DeliveryNo;
+use crate::limits::FOLD_PREPARING_MS;
 use crate::time::Timestamp;
+
+/// Who was late more often is not prepared earlier than this many times twice as early.
+const LATE_MAX: u32 = 6;
 
 /// A delivery that could go.
 #[derive(Debug)]
@@ -20,6 +25,15 @@ pub(super) struct Ready {
     pub(super) luggage: Option<Luggage>,
     /// It was prepared once, whatever became of that.
     pub(super) is_sealed: bool,
+    /// How often it was prepared in vain, since its token was gone by then.
+    pub(super) late: u32,
+}
+
+impl Ready {
+    /// For how long it is kept in memory what was prepared for it. Twice as long whenever it was late.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(FOLD_PREPARING_MS << self.late.min(LATE_MAX))
+    }
 }
 
 /// One subscriber's part.
@@ -31,6 +45,8 @@ pub(super) struct Lineup {
     /// How many of its places are this process's.
     pub(super) places: u32,
     pub(super) meter: Meter,
+    /// When its rate lets it go, as far as it was told.
+    pub(super) token_at: Timestamp,
     pub(super) breaker: Breaker,
     /// The first failure after the last success.
     pub(super) failing_since: Option<Timestamp>,
@@ -61,6 +77,7 @@ impl Lineup {
             open: true,
             places: terms.concurrency,
             meter: Meter::new(terms.rate.map(Flow::from), shares_rates, now),
+            token_at: now,
             breaker: Breaker::new(terms.breaker),
             failing_since: None,
             queue: VecDeque::new(),
@@ -145,11 +162,32 @@ impl Lineup {
         Turn::new(ready, false, self.breaker.probe())
     }
 
-    /// What was put together will be put together again. Whatever was is in front: it came from there.
-    pub(super) fn unpack(&mut self) {
+    /// Nothing goes for so long: what was put together will be put together again. Whatever was is in front: it came from
+    /// there. `is_late`: because a token came too early for it.
+    pub(super) fn unpack(&mut self, wait: Duration, is_late: bool) {
         for queue in [&mut self.urgent, &mut self.queue] {
-            queue.iter_mut().map_while(|ready| ready.luggage.take()).for_each(drop);
+            let sealed = queue.iter_mut().take_while(|ready| ready.is_sealed);
+            for ready in sealed.filter(|ready| wait > ready.patience()) {
+                ready.late += u32::from(ready.luggage.take().is_some() && is_late);
+            }
         }
+    }
+
+    /// The next delivery is a fold that was late before: it is put together so long before its token comes.
+    pub(super) fn head_start(&self) -> Option<Duration> {
+        let next = self.urgent.front().or(self.queue.front()).filter(|ready| ready.late > 0);
+        next.filter(|_| self.is_unprepared()).map(Ready::patience)
+    }
+
+    /// When to look again if a token comes at `at`.
+    pub(super) fn call_at(&self, at: Timestamp, now: Timestamp) -> Timestamp {
+        let early = self.head_start().map(|start| now.plus(at.since(now).saturating_sub(start)));
+        early.filter(|early| *early > now).unwrap_or(at)
+    }
+
+    /// It is time to put the next delivery together, for a token that comes at `at`.
+    pub(super) fn is_due_soon(&self, at: Timestamp, now: Timestamp) -> bool {
+        now < at && self.head_start().is_some_and(|start| at.since(now) <= start)
     }
 
     /// The next delivery is a fold that nobody has put together yet.

@@ -85,6 +85,7 @@ pub struct Turn {
     pub luggage: Option<Luggage>,
     /// It was prepared once: nothing joins it any more.
     pub is_sealed: bool,
+    late: u32,
     /// Its place among all that became ready.
     stamp: u64,
     /// People want it sent now.
@@ -93,8 +94,8 @@ pub struct Turn {
 
 impl Turn {
     fn new(ready: Ready, is_urgent: bool, probe: Option<Probe>) -> Self {
-        let Ready { stamp, job, luggage, is_sealed } = ready;
-        Self { job, probe, is_preparing: false, luggage, is_sealed, stamp, is_urgent }
+        let Ready { stamp, job, luggage, is_sealed, late } = ready;
+        Self { job, probe, is_preparing: false, luggage, is_sealed, late, stamp, is_urgent }
     }
 }
 
@@ -212,9 +213,7 @@ impl Schedule {
         let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.open) else { return };
         let was_closed = lineup.breaker.is_closed();
         lineup.breaker = Breaker::new(lineup.terms.breaker);
-        if !was_closed {
-            self.go_on(subscriber);
-        }
+        if was_closed { self.line_up(subscriber) } else { self.go_on(subscriber) }
     }
 
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
@@ -235,11 +234,12 @@ impl Schedule {
         queue
     }
 
-    /// Whatever it waits for, a turn, its gate, its rate or tokens, it waits no longer.
+    /// Whatever it waits for, a turn, its gate, its rate or tokens, it waits no longer; what it waits for next may take long.
     fn leave_queue(&mut self, subscriber: SubscriberNo) {
         self.quit_line(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return };
         lineup.meter.forget();
+        lineup.unpack(Duration::MAX, false);
         if std::mem::take(&mut lineup.lined_up) {
             self.forget_slot(Slot::Subscriber(subscriber));
         }
@@ -267,7 +267,7 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        let ready = Ready { stamp, job, luggage: None, is_sealed: false };
+        let ready = Ready { stamp, job, luggage: None, is_sealed: false, late: 0 };
         (if is_urgent { &mut lineup.urgent } else { &mut lineup.queue }).push_back(ready);
         self.line_up(subscriber);
         Ok(())
@@ -325,8 +325,7 @@ impl Schedule {
         let turn = lineup.take_turn();
         lineup.in_flight += 1;
         self.in_flight += 1;
-        let is_low = lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
-        self.appetite |= is_low;
+        self.appetite |= lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
         lineup.bytes -= turn.job.body.len();
         self.bytes -= turn.job.body.len();
         self.line_up(subscriber);
@@ -489,6 +488,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod breaker_tests;
+#[cfg(test)]
+mod chronicle_tests;
 #[cfg(test)]
 mod gates_tests;
 #[cfg(test)]

@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
-use super::gates::is_long;
+use super::gates::{State, Waiter};
 use super::meter::Wait;
 use super::{Meter, Schedule, Slot};
 use crate::delivery::Job;
 use crate::gate::Flow;
-use crate::id::SubscriberNo;
+use crate::id::{GateNo, SubscriberNo};
 use crate::time::Timestamp;
 
 /// The place of this process among those that live.
@@ -134,6 +134,20 @@ impl Schedule {
         None
     }
 
+    /// How many tokens a line could use at once: one for each that stands in it, and for the first all it could send.
+    fn wanted_at(&self, gate: GateNo) -> u32 {
+        let Some(line) = self.lines.get(&gate) else { return 0 };
+        let Some(((_, first), _)) = line.waiting.first_key_value() else { return 0 };
+        let more = match first {
+            Waiter::Client => 1,
+            Waiter::Subscriber(subscriber) => {
+                self.lineups.get(subscriber).map_or(1, |lineup| lineup.usable().max(1))
+            }
+        };
+        let all = u32::try_from(line.waiting.len() - 1).unwrap_or(u32::MAX).saturating_add(more);
+        all.min(line.flow.burst())
+    }
+
     fn meter(&mut self, who: Slot) -> Option<&mut Meter> {
         match who {
             Slot::Subscriber(subscriber) => self.lineups.get_mut(&subscriber).map(|lineup| &mut lineup.meter),
@@ -141,11 +155,20 @@ impl Schedule {
         }
     }
 
+    /// Whether an answer still concerns it. Who stopped waiting for tokens, because it waits for a place or for nothing by now,
+    /// begs anew when it needs some.
+    fn waits_for_tokens(&self, who: Slot) -> bool {
+        match who {
+            Slot::Subscriber(no) => self.lineups.get(&no).is_some_and(|lineup| lineup.lined_up),
+            Slot::Gate(no) => self.lines.get(&no).is_some_and(|line| line.state == State::Begging),
+        }
+    }
+
     /// Answers who begged: so many may go at once; if that is none, it is worth begging again after `next_in`.
     pub fn grant(&mut self, who: Slot, tokens: u32, next_in: Duration, now: Timestamp) {
         self.latest = self.latest.max(now);
         let Some(Meter::Shared(purse)) = self.meter(who) else { return };
-        if !purse.put(tokens, now) {
+        if !purse.put(tokens, now) || !self.waits_for_tokens(who) {
             return;
         }
         if tokens > 0 {
@@ -157,14 +180,16 @@ impl Schedule {
         let again = match who {
             Slot::Gate(gate) => {
                 self.wait_at(gate, wait);
-                again.plus(self.courtesy(gate, again))
+                let again = again.plus(self.courtesy(gate, again));
+                self.call_line_at(gate, again)
             }
             Slot::Subscriber(subscriber) => {
                 self.quit_line(subscriber);
-                if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|_| is_long(wait)) {
-                    lineup.unpack();
-                }
-                again
+                self.lineups.get_mut(&subscriber).map_or(again, |lineup| {
+                    lineup.unpack(wait, true);
+                    lineup.token_at = again;
+                    lineup.call_at(again, now)
+                })
             }
         };
         self.wait_for(who, &Wait::Until(again));

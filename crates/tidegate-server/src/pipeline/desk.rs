@@ -108,7 +108,8 @@ impl Desk {
         }
         let mut schedule = self.lock();
         // Clients pass gates also where nothing is sent.
-        schedule.set_gates(&roster.flows(), now);
+        let stranded = schedule.set_gates(&roster.flows(), now);
+        self.turn_away(&stranded);
         followed.gates = roster.gate_names();
         if followed.is_closed {
             return Vec::new();
@@ -183,15 +184,15 @@ impl Desk {
         let mut schedule = self.lock();
         // What was claimed in a former life is another's by now.
         let is_ours = self.life.load(Ordering::Relaxed) == pick.life;
-        let back = match is_ours {
-            true => schedule.prepared(pick.turn, luggage, now).err().map(|job| claim(&job)),
+        let back: Vec<Claim> = match is_ours {
+            true => schedule.prepared(pick.turn, luggage, now).err().iter().map(claim).collect(),
             false => {
                 schedule.unprepared(&pick.turn);
                 let Turn { ref job, probe, .. } = pick.turn;
-                let outcome = Outcome::Unsent;
-                schedule
-                    .finish(Ended { subscriber: job.subscriber, was_probe: probe.is_some(), outcome }, now);
-                Some(claim(job))
+                let (subscriber, was_probe) = (job.subscriber, probe.is_some());
+                let ended = Ended { subscriber, was_probe, outcome: Outcome::Unsent };
+                let given_back = schedule.finish(ended, now).given_back;
+                given_back.iter().chain([job]).map(claim).collect()
             }
         };
         let turn = if self.standing.may_act() { schedule.pick(now) } else { None };
@@ -200,7 +201,7 @@ impl Desk {
             self.work.notify_one();
         }
         self.ring_if_hungry(schedule);
-        (next, back.into_iter().collect())
+        (next, back)
     }
 
     /// A fold could not be put together.

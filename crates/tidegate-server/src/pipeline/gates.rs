@@ -83,11 +83,21 @@ impl Desk {
         let wait = if self.is_sharing { wait.max(ASK_PATIENCE) } else { wait };
         let waited = tokio::select! {
             biased;
-            granted = granted => granted.map_err(|_| Refused::Stopping),
+            granted = granted => granted.map_err(|_| self.why_nobody_answers(gate)),
             () = self.clock.doze_until(began.plus(wait)) => Err(Refused::Late(self.wait_at(gate))),
         };
         drop(place);
         waited
+    }
+
+    /// Their gate is gone: they hear it at once.
+    pub(super) fn turn_away(&self, stranded: &[Ticket]) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        stranded.iter().for_each(|ticket| drop(clients.remove(ticket)));
+    }
+
+    fn why_nobody_answers(&self, gate: GateNo) -> Refused {
+        if self.lock().gate_flow(gate).is_none() { Refused::Unknown } else { Refused::Stopping }
     }
 
     /// How long it may take at a gate.

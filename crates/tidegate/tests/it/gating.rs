@@ -88,6 +88,21 @@ fn a_client_waits_no_longer_than_it_wants() {
 }
 
 #[test]
+fn a_client_hears_at_once_that_its_gate_is_gone() {
+    let server = Server::start();
+    let admin = server.admin();
+    set(&admin, "1/h", 1);
+    admin.post(&format!("{GATE}/acquire"), &Value::Null).expect(200);
+    let waiting = {
+        let client = admin.clone();
+        thread::spawn(move || client.post(&format!("{GATE}/acquire?wait=60s"), &Value::Null))
+    };
+    admin.until(GATE, |gate| gate["waiting"]["clients"] == 1);
+    admin.delete(GATE).expect(200);
+    waiting.join().expect("an answer").problem(404, "not_found");
+}
+
+#[test]
 fn a_client_that_goes_away_gives_its_place_back() {
     use std::io::Write as _;
 

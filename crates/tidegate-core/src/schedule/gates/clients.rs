@@ -1,7 +1,7 @@
 //! Clients in the line of a gate: a ticket each, among the deliveries.
 
-use super::super::Schedule;
 use super::super::meter::Meter;
+use super::super::{Schedule, Slot};
 use super::{Ticket, Turnaway, Waiter};
 use crate::id::GateNo;
 use crate::limits::GATE_CLIENTS_MAX;
@@ -27,6 +27,14 @@ impl Schedule {
         let was_there = line.waiting.remove(&(ticket, Waiter::Client)).is_some();
         line.clients -= usize::from(was_there);
         was_there
+    }
+
+    /// There is no such gate any more; who waited there.
+    pub(super) fn remove_line(&mut self, gate: GateNo) -> Vec<Ticket> {
+        self.forget_slot(Slot::Gate(gate));
+        let waiting = self.lines.remove(&gate).map(|line| line.waiting).unwrap_or_default();
+        let clients = waiting.into_keys().filter(|(_, waiter)| *waiter == Waiter::Client);
+        clients.map(|(ticket, _)| ticket).collect()
     }
 
     /// Serves the clients at the head of a line; deliveries wait for their turn.

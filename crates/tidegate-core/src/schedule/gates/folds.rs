@@ -6,13 +6,14 @@
 //!
 //! Promises: a token is taken by whoever is sent at that instant, so none is lost when a fold can not be put together. No
 //! more folds are prepared than there are tokens, so the others can be joined until it is nearly their turn. What is ready
-//! never waits for what is being prepared, which may wait for the memory it takes.
+//! never waits for what is being prepared, which may wait for the memory it takes. What was prepared is not kept in memory for
+//! long; who came too late for its token because of that is prepared earlier the next time.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::lineup::{Lineup, Ready};
+use super::super::lineup::Ready;
 use super::super::{Schedule, Slot, Turn};
 use super::{Line, State, Waiter};
 use crate::delivery::Job;
@@ -24,7 +25,7 @@ use crate::time::Timestamp;
 pub type Luggage = Arc<dyn Any + Send + Sync>;
 
 /// For so long nothing is kept in memory that can be put together again.
-pub(in super::super) fn is_long(wait: Duration) -> bool {
+fn is_long(wait: Duration) -> bool {
     wait > Duration::from_millis(FOLD_PREPARING_MS)
 }
 
@@ -73,7 +74,7 @@ impl Schedule {
             (self.in_flight, self.preparing) = (self.in_flight - 1, self.preparing + 1);
             self.line_up(subscriber);
         }
-        self.wake(gate);
+        self.resume_line(gate);
         turn
     }
 
@@ -82,7 +83,7 @@ impl Schedule {
     pub fn prepared(&mut self, turn: Turn, luggage: Luggage, now: Timestamp) -> Result<(), Job> {
         self.latest = self.latest.max(now);
         self.unprepared(&turn);
-        let Turn { job, probe, stamp, is_urgent, .. } = turn;
+        let Turn { job, probe, stamp, is_urgent, late, .. } = turn;
         let subscriber = job.subscriber;
         self.in_flight -= 1;
         let lineup = self.lineups.get_mut(&subscriber).expect("whoever has attempts under way is remembered");
@@ -104,7 +105,7 @@ impl Schedule {
         }
         self.bytes += job.body.len();
         lineup.bytes += job.body.len();
-        let ready = Ready { stamp, job, luggage: Some(luggage), is_sealed: true };
+        let ready = Ready { stamp, job, luggage: Some(luggage), is_sealed: true, late };
         let queue = if is_urgent { &mut lineup.urgent } else { &mut lineup.queue };
         let place = queue.iter().take_while(|other| other.stamp < stamp).count();
         queue.insert(place, ready);
@@ -135,17 +136,38 @@ impl Schedule {
         }
     }
 
+    /// The first in line is a fold that was late before, and its token comes soon: it is put together without one, alone.
+    pub(super) fn is_first_early(&self, gate: GateNo, place: (u64, Waiter), now: Timestamp) -> bool {
+        let (stamp, Waiter::Subscriber(subscriber)) = place else { return false };
+        let (Some(line), Some(lineup)) = (self.lines.get(&gate), self.lineups.get(&subscriber)) else {
+            return false;
+        };
+        let is_room = line.preparing.0.is_empty() && self.preparing < self.bounds.in_flight;
+        let may_send = lineup.may_send() && lineup.head() == Some(stamp);
+        is_room && may_send && lineup.is_due_soon(line.token_at, now)
+    }
+
+    /// A line waits for a token that comes at `at`: when to look again.
+    pub(in super::super) fn call_line_at(&mut self, gate: GateNo, at: Timestamp) -> Timestamp {
+        let Some(line) = self.lines.get_mut(&gate) else { return at };
+        line.token_at = at;
+        let Some((_, Waiter::Subscriber(first))) = line.waiting.keys().next() else { return at };
+        self.lineups.get(first).map_or(at, |lineup| lineup.call_at(at, self.latest))
+    }
+
     /// Nothing passes a gate for so long.
     pub(in super::super) fn wait_at(&mut self, gate: GateNo, wait: Duration) {
         if is_long(wait) {
+            let closed_until = self.lines.get(&gate).map(|line| line.closed_until).unwrap_or_default();
+            let is_late = !is_long(closed_until.since(self.latest));
             let of_gate = self.lineups.values_mut().filter(|lineup| lineup.terms.gate == Some(gate));
-            of_gate.for_each(Lineup::unpack);
+            of_gate.for_each(|lineup| lineup.unpack(wait, is_late));
         }
     }
 
     /// Nothing is sent any more: what was put together takes no memory.
     pub fn unpack(&mut self) {
-        self.lineups.values_mut().for_each(Lineup::unpack);
+        self.lineups.values_mut().for_each(|lineup| lineup.unpack(Duration::MAX, false));
     }
 }
 
@@ -324,6 +346,92 @@ mod tests {
         assert!(probe.is_preparing && probe.probe.is_some() && probe.job.delivery == 12);
         schedule.prepared(probe, luggage(), probe_at).unwrap();
         assert!(schedule.pick(probe_at).is_some_and(|turn| turn.probe.is_some() && turn.job.delivery == 12));
+    }
+
+    /// Every beggar gets as many tokens.
+    fn grant_all(schedule: &mut Schedule, tokens: u32, next_in: Duration, now: Timestamp) -> usize {
+        let begs = schedule.begs();
+        begs.iter().for_each(|beg| schedule.grant(beg.who, tokens, next_in, now));
+        begs.len()
+    }
+
+    #[test]
+    fn one_that_takes_longer_than_a_token_lasts_is_late_only_once() {
+        let mut schedule = Schedule::default();
+        schedule.share_rates();
+        let (flow, minute) = (Flow::new(Rate::parse("1/m").unwrap(), 1), Duration::from_secs(60));
+        schedule.set_gates(&BTreeMap::from([(GATE, flow)]), at(0));
+        let terms =
+            Terms { concurrency: 9, rate: None, breaker: None, disable_after: None, gate: Some(GATE) };
+        schedule.admit(1, terms, at(0));
+        schedule.push(fold(1, 10), at(0)).unwrap();
+        let parcel = luggage();
+        assert!(schedule.pick(at(0)).is_none() && grant_all(&mut schedule, 1, minute, at(0)) == 1);
+        let turn = schedule.pick(at(0)).unwrap();
+        schedule.prepared(turn, Arc::clone(&parcel), at(200)).unwrap();
+        assert!(schedule.pick(at(200)).is_none(), "its token is worth nothing any more");
+        assert_eq!(grant_all(&mut schedule, 0, minute, at(200)), 1);
+        assert_eq!(Arc::strong_count(&parcel), 1, "that is too long to be kept in memory");
+        let early = schedule.throttled_until().unwrap().as_ms();
+        assert!((58_100..58_300).contains(&early), "{early}");
+        let turn = schedule.pick(at(early)).unwrap();
+        assert!(turn.is_preparing, "without a token, since it was late");
+        schedule.prepared(turn, Arc::clone(&parcel), at(early + 200)).unwrap();
+        assert!(schedule.pick(at(early + 200)).is_none());
+        assert_eq!(grant_all(&mut schedule, 0, Duration::from_millis(1_800), at(early + 200)), 1);
+        let now = schedule.throttled_until().unwrap();
+        assert!(schedule.pick(now).is_none() && grant_all(&mut schedule, 1, minute, now) == 1);
+        assert!(schedule.pick(now).is_some_and(|turn| !turn.is_preparing));
+    }
+
+    #[test]
+    fn an_answer_finds_one_that_waits_for_a_place_by_now() {
+        let mut schedule = gated(9);
+        let rate = Some(Rate::parse("100/s").unwrap());
+        let terms = Terms { concurrency: 3, rate, breaker: None, disable_after: None, gate: Some(GATE) };
+        schedule.shares_rates = true;
+        schedule.admit(1, terms, at(0));
+        (10..13).for_each(|n| schedule.push(fold(1, n), at(0)).unwrap());
+        let second = Duration::from_secs(1);
+        assert!(schedule.pick(at(0)).is_none() && grant_all(&mut schedule, 9, second, at(0)) == 1);
+        let mut turns: Vec<Turn> = std::iter::from_fn(|| schedule.pick(at(0))).collect();
+        assert_eq!(turns.len(), 3);
+        schedule.prepared(turns.remove(0), luggage(), at(0)).unwrap();
+        assert_eq!(schedule.pick(at(0)).unwrap().job.delivery, 10);
+        schedule.prepared(turns.remove(0), luggage(), at(500)).unwrap();
+        assert!(schedule.pick(at(500)).is_none(), "its tokens are worth nothing any more");
+        let begs = schedule.begs();
+        schedule.admit(1, Terms { concurrency: 1, ..terms }, at(500));
+        schedule.prepared(turns.remove(0), luggage(), at(500)).unwrap();
+        begs.iter().for_each(|beg| schedule.grant(beg.who, 0, second, at(501)));
+        assert_eq!((schedule.throttled_until(), schedule.dismiss(1).len()), (None, 2));
+        assert!(schedule.pick(at(9_000)).is_none());
+    }
+
+    #[test]
+    fn what_is_put_together_during_a_penalty_gives_memory_back_too() {
+        let mut schedule = gated(2);
+        (10..12).for_each(|n| schedule.push(fold(1, n), at(0)).unwrap());
+        let (first, second) = (schedule.pick(at(0)).unwrap(), schedule.pick(at(0)).unwrap());
+        schedule.prepared(first, luggage(), at(1)).unwrap();
+        schedule.penalize(GATE, at(5_000), at(1));
+        let parcel = luggage();
+        schedule.prepared(second, Arc::clone(&parcel), at(2)).unwrap();
+        assert!(schedule.pick(at(2)).is_none());
+        assert_eq!(Arc::strong_count(&parcel), 1, "it is behind one that gave its own back");
+    }
+
+    #[test]
+    fn who_goes_to_another_gate_gives_memory_back() {
+        let mut schedule = gated(1);
+        schedule.push(fold(1, 10), at(0)).unwrap();
+        let (turn, parcel) = (schedule.pick(at(0)).unwrap(), luggage());
+        schedule.prepared(turn, Arc::clone(&parcel), at(1)).unwrap();
+        let rate = Some(Rate::parse("1/h").unwrap());
+        let terms = Terms { concurrency: 9, rate, breaker: None, disable_after: None, gate: None };
+        schedule.admit(1, terms, at(2));
+        assert_eq!(Arc::strong_count(&parcel), 1);
+        assert!(schedule.pick(at(2)).is_some_and(|turn| !turn.is_preparing && turn.is_sealed));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Goal: nobody acts on what may be another's by now. Method: a desk on paused time whose lease is let run out.
 
 use bytes::Bytes;
+use tidegate_core::gate::Flow;
 use tidegate_core::lease::BEAT_TTL;
 use tidegate_core::schedule::Terms;
+use tidegate_core::schedule::breaker::BreakerTerms;
+use tidegate_core::subscriber::Rate;
 
 use super::*;
 
@@ -65,4 +68,45 @@ async fn a_turn_of_a_former_life_is_never_used() {
     standing.lose();
     standing.leave();
     assert!(!desk.may_use(&pick).await, "who leaves does not wait");
+}
+
+/// A delivery fails, and later a fold is found that goes as the probe.
+async fn probe(clock: &Clock, desk: &Desk, failing: i64, probing: i64) {
+    let gates = BTreeMap::from([(7, Flow::from(Rate::parse("100/s").unwrap()))]);
+    let breaker = Some(BreakerTerms { failures: 1, probe: Duration::from_secs(60) });
+    let terms = Terms { concurrency: 9, rate: None, breaker, disable_after: None, gate: Some(7) };
+    {
+        let mut schedule = desk.lock();
+        schedule.set_gates(&gates, clock.now());
+        schedule.admit(1, terms, clock.now());
+        schedule.push(job(failing), clock.now()).unwrap();
+        assert!(schedule.pick(clock.now()).is_some());
+        let outcome = Outcome::Failed { chance: 0 };
+        schedule.finish(Ended { subscriber: 1, was_probe: false, outcome }, clock.now());
+    }
+    clock.pause(Duration::from_secs(10)).await;
+    let fold = Job { fold: Some(probing), ..job(probing) };
+    desk.lock().push(fold, clock.now()).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_of_a_former_life_that_comes_late_gives_back_what_waits_here() {
+    let clock = Clock::simulated(START);
+    let standing = Standing::shared(&clock);
+    standing.renew(clock.steady());
+    let desk = Desk::new(clock.clone(), Arc::clone(&standing), Bounds::default());
+    probe(&clock, &desk, 1, 2).await;
+    standing.renew(clock.steady());
+    let late = desk.pick().expect("a turn");
+    assert!(late.turn.is_preparing && late.turn.probe.is_some());
+    desk.forget();
+    desk.propose(Share::default());
+    desk.agree();
+    probe(&clock, &desk, 3, 4).await;
+    standing.renew(clock.steady());
+    let (next, released) = desk.prepared(late, Arc::new(()));
+    let released: Vec<DeliveryNo> = released.iter().map(|claim| claim.delivery).collect();
+    // The one that waits is not the one that ended, but nobody can tell: another probe will come.
+    assert_eq!((next.is_none(), released), (true, vec![4, 2]));
+    assert_eq!((desk.in_flight(), desk.load().queued), (0, 0));
 }
