@@ -337,7 +337,14 @@ fn write_text(key: &mut String, text: &str) {
     key.push_str(&serde_json::to_string(text).expect("text is always JSON"));
 }
 
-fn shortened(text: &str) -> String {
+/// A value of a dimension as it reads in keys: one that is long is its hash.
+pub(super) fn in_key(text: String) -> String {
+    let json = serde_json::to_string(&text).expect("text is always JSON");
+    if json.len() <= OBSERVED_VALUE_BYTES_MAX { text } else { hashed(json.as_bytes()) }
+}
+
+/// A text as it is kept: one that is long is its hash.
+pub(super) fn shortened(text: &str) -> String {
     if text.len() <= OBSERVED_VALUE_BYTES_MAX { text.to_owned() } else { hashed(text.as_bytes()) }
 }
 
