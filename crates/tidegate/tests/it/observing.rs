@@ -1,10 +1,12 @@
 //! Counting, measuring, states and search: declared in the catalog, asked in one call, exact after duplicates and kills.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::recent::Recent;
-use crate::server::{Server, Setup};
+use crate::server::{ADMIN_KEY, Server, Setup};
 use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
@@ -346,6 +348,32 @@ fn the_past_of_states_is_counted_too_whatever_is_killed() {
     shows(&shell, "backfill", &["trail", "done", "order data.status"]);
     let again = admin.post(&format!("{TRAILS}/backfill"), &json!({})).problem(409, "conflict");
     assert!(again["detail"].as_str().is_some_and(|text| text.contains("has been backfilled")), "{again}");
+}
+
+/// Steps of one event make it last.
+#[test]
+fn who_waits_for_a_backfill_waits_through_a_restart() {
+    let variables = vec![("TIDEGATE_OBSERVE_BATCH", "1".to_owned())];
+    let mut server = Server::start_with(&Setup { variables: variables.clone(), ..Setup::usual() });
+    let all: Vec<Value> = (0..600).map(|n| trail(n, "trail", n, "NEW")).collect();
+    server.admin().publish(&json!(all));
+    server.admin().call("PUT", TRAILS, &json!({"counters": {"all": {}}})).expect(201);
+    let waiting = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["backfill", "shop", "trail", "--json"])
+        .env_clear()
+        .env("TIDEGATE_URL", format!("http://{}", server.address))
+        .env("TIDEGATE_KEY", ADMIN_KEY)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    server.admin().until("/v1/backfills", |list| !list["items"][0].is_null());
+    let address: &'static str = Box::leak(server.address.to_string().into_boxed_str());
+    server.kill();
+    server.restart(&Setup { listen: Some(address), variables, ..Setup::usual() });
+    let ended = waiting.wait_with_output().expect("it ends");
+    assert!(ended.status.success(), "{ended:?}");
+    let told: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!((&told["status"], &told["events"]), (&json!("done"), &json!(600)));
 }
 
 #[test]
