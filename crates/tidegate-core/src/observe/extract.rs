@@ -122,8 +122,8 @@ struct Watching {
 }
 
 impl Extractor {
-    /// Compiles what a type declares. Only what has a number is observed, and of that only what `switches` leave on. The
-    /// error is a condition that can not be compiled any more.
+    /// Compiles what a type declares. Only what has a number is observed, and of that only what the type and `switches`
+    /// leave on. The error is a condition that can not be compiled any more.
     pub fn compile(
         observing: &Observing,
         metrics: &[(Kind, String, MetricNo)],
@@ -131,7 +131,7 @@ impl Extractor {
     ) -> Result<Self, String> {
         let numbers: BTreeMap<(Kind, &str), MetricNo> = metrics
             .iter()
-            .filter(|(kind, ..)| switches.is_on(*kind))
+            .filter(|(kind, ..)| switches.is_on(*kind) && observing.is_on(*kind))
             .map(|(kind, name, no)| ((*kind, name.as_str()), *no))
             .collect();
         let mut compiler = Compiler { numbers, paths: BTreeMap::new(), conditions: Vec::new() };

@@ -264,6 +264,41 @@ fn kinds_can_be_switched_off() {
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }
 
+#[test]
+fn what_a_type_switches_off_keeps_what_it_has_counted() {
+    let server = Server::start();
+    let admin = server.admin();
+    let count = |answer: Value| answer["buckets"][0]["series"][0]["count"].clone();
+    let found = || {
+        let page = admin.get("/v1/events?where=data.country%20%3D%3D%20%27DE%27").expect(200);
+        page["items"].as_array().expect("a list").len()
+    };
+    admin.call("PUT", ORDERS, &declared()).expect(201);
+    admin.publish(&orders());
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    let before = states(&admin);
+
+    let mut quiet = declared();
+    quiet["observe"] = json!({"index": false, "counters": false, "histograms": false, "states": false});
+    admin.call("PUT", ORDERS, &quiet).expect(200);
+    let meanwhile = json!({"country": "DE", "total": 1, "order_id": "z", "status": "NEW"});
+    admin.publish(&order("5", "2026-03-02T13:00:00Z", &meanwhile));
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    assert_eq!(states(&admin), before);
+    let backfill = format!("{ORDERS}/backfill");
+    admin.post(&backfill, &json!({"metrics": ["by_country"]})).problem(422, "metric_unknown");
+
+    admin.call("PUT", ORDERS, &declared()).expect(200);
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    let shell = Shell::new(&server);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
+    assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+}
+
 const TRAILS: &str = "/v1/catalog/services/shop/types/trail";
 
 fn trail(n: usize, kind: &str, second: usize, status: &str) -> Value {
