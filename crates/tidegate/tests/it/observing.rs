@@ -153,6 +153,9 @@ fn events_are_found_by_what_they_say() {
         items.iter().map(|event| event["id"].as_str().expect("an id").to_owned()).collect()
     };
     assert_eq!(found("data.country == 'DE'"), ["2", "1"], "newest first");
+    let page = admin.get("/v1/events?where=true&limit=1").expect(200);
+    assert!(page["complete_until"].as_str().is_some_and(|until| until > "2026"), "{page}");
+    assert!(admin.get("/v1/events").expect(200)["complete_until"].is_null());
     assert_eq!(found("data.country in ['FR', 'IT']"), ["3"]);
     assert_eq!(found("!has(data.country) && type == 'order.paid'"), ["4"]);
     assert_eq!(found("'x' in data.tags"), ["1"]);

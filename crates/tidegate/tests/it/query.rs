@@ -251,6 +251,8 @@ fn answers_are_drawn_in_a_terminal() {
             .contains("PATH=VALUE")
     );
     assert!(shell.types("tidegate query counters shop order.paid none").complaint(3).contains("counter"));
+    let nothing = shell.types("tidegate query counters shop order.paid by_country --last 0s");
+    assert!(nothing.complaint(2).contains("--last 0s"));
     assert!(
         shell.types("tidegate query histograms shop order.paid total --last 7d").text(0).contains("P0.99")
     );
