@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Slab, Switches};
+use tidegate_core::observe::{Extractor, Slab, Switches, counting};
 use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
 
 /// How events are observed.
@@ -86,7 +86,7 @@ impl Types {
         Ok(())
     }
 
-    fn put(&mut self, changed: TypeVersion) {
+    fn put(&mut self, mut changed: TypeVersion) {
         let types = self.projects.get(&changed.project).and_then(|services| services.get(&changed.service));
         let is_known = types.is_some_and(|types| types.contains_key(&changed.type_name));
         if changed.metrics.is_empty() && !is_known {
@@ -98,6 +98,7 @@ impl Types {
         let since = if changed.metrics.is_empty() {
             (changed.version, Since::Nothing)
         } else {
+            changed.metrics = counting(changed.definition.as_deref(), changed.metrics);
             (changed.version, Since::Declared(Box::new(changed), Compiled::NotYet))
         };
         // What was read may be read again when a version came in between.

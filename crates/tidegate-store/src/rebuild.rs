@@ -72,9 +72,9 @@ pub type LastStep = Box<dyn FnOnce(&Slice) -> Option<Delta> + Send>;
 /// What a store knows of a service whose states are to be counted anew.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Declared types: what each is, and its metrics.
+    /// Declared types: what each is, and the metrics that it counts for.
     pub(crate) declared: Vec<(String, String, Vec<Metric>)>,
-    /// What types were from each version on, oldest first.
+    /// What types counted for from each version on, oldest first.
     pub(crate) versions: Vec<(String, Version, Vec<Metric>)>,
     /// By which version the oldest event of each declared type was judged.
     pub(crate) oldest: BTreeMap<String, Version>,

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::grain::Grain;
 use super::metric::{Kind, Spec};
 use super::state::Policy;
+use crate::id::MetricNo;
 use crate::limits::{ACCURACY_DEFAULT, METRIC_KEYS_DEFAULT};
 use crate::route::Path;
 use crate::time::Span;
@@ -257,7 +258,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 impl Observing {
-    /// The metrics of the type, each once, sorted. What is switched off has none.
+    /// The metrics of the type, each once, sorted. What is switched off is among them: it keeps what it has counted.
     pub fn specs(&self) -> Vec<Spec> {
         let mut specs = BTreeSet::new();
         for (name, counter) in self.counters.iter().flatten() {
@@ -274,8 +275,12 @@ impl Observing {
             }
         }
         specs.extend(self.indexed().into_iter().map(|path| shared(Kind::Index, path.to_owned())));
-        let switches = self.observe.unwrap_or_default();
-        specs.into_iter().filter(|spec| switches.is_on(spec.kind)).collect()
+        specs.into_iter().collect()
+    }
+
+    /// Whether the type lets metrics of a kind count.
+    pub fn is_on(&self, kind: Kind) -> bool {
+        self.observe.unwrap_or_default().is_on(kind)
     }
 
     /// The paths by which events of the type are found, the implicit ones included.
@@ -294,6 +299,16 @@ impl Observing {
         };
         term.map(Term::length)
     }
+}
+
+/// Of the metrics of a type those that its events count for: the others it has switched off.
+pub fn counting(
+    definition: Option<&str>,
+    metrics: Vec<(Kind, String, MetricNo)>,
+) -> Vec<(Kind, String, MetricNo)> {
+    let observing = definition.and_then(|definition| serde_json::from_str::<Observing>(definition).ok());
+    let is_on = |kind| observing.as_ref().is_none_or(|observing| observing.is_on(kind));
+    metrics.into_iter().filter(|(kind, ..)| is_on(*kind)).collect()
 }
 
 /// The name of a state and of the transitions beside it. An object's own name has no space.

@@ -82,11 +82,22 @@ fn metrics_of_a_type_are_listed_once_each() {
 }
 
 #[test]
-fn what_is_switched_off_has_no_metrics() {
+fn what_is_switched_off_is_the_same_metric() {
     let mut body: Value = serde_json::from_str(FULL).unwrap();
-    for (switch, left) in [("index", 6), ("counters", 8), ("histograms", 8), ("states", 8)] {
+    let all = names(&body);
+    let kinds = [
+        ("index", Kind::Index),
+        ("counters", Kind::Counter),
+        ("histograms", Kind::Histogram),
+        ("states", Kind::State),
+        ("states", Kind::Transition),
+    ];
+    for (switch, off) in kinds {
         body["observe"] = json!({ switch: false });
-        assert_eq!(names(&body).len(), left, "{switch}");
+        assert_eq!(names(&body), all, "{switch}");
+        let observing = definition(&body).observing;
+        let on = kinds.iter().filter(|(_, kind)| observing.is_on(*kind)).count();
+        assert_eq!((observing.is_on(off), on), (false, if switch == "states" { 3 } else { 4 }));
     }
 }
 

@@ -122,8 +122,8 @@ struct Watching {
 }
 
 impl Extractor {
-    /// Compiles what a type declares. Only what has a number is observed, and of that only what `switches` leave on. The
-    /// error is a condition that can not be compiled any more.
+    /// Compiles what a type declares. Only what has a number is observed, and of that only what the type and `switches`
+    /// leave on. The error is a condition that can not be compiled any more.
     pub fn compile(
         observing: &Observing,
         metrics: &[(Kind, String, MetricNo)],
@@ -131,7 +131,7 @@ impl Extractor {
     ) -> Result<Self, String> {
         let numbers: BTreeMap<(Kind, &str), MetricNo> = metrics
             .iter()
-            .filter(|(kind, ..)| switches.is_on(*kind))
+            .filter(|(kind, ..)| switches.is_on(*kind) && observing.is_on(*kind))
             .map(|(kind, name, no)| ((*kind, name.as_str()), *no))
             .collect();
         let mut compiler = Compiler { numbers, paths: BTreeMap::new(), conditions: Vec::new() };
@@ -337,7 +337,14 @@ fn write_text(key: &mut String, text: &str) {
     key.push_str(&serde_json::to_string(text).expect("text is always JSON"));
 }
 
-fn shortened(text: &str) -> String {
+/// A value of a dimension as it reads in keys: one that is long is its hash.
+pub(super) fn in_key(text: String) -> String {
+    let json = serde_json::to_string(&text).expect("text is always JSON");
+    if json.len() <= OBSERVED_VALUE_BYTES_MAX { text } else { hashed(json.as_bytes()) }
+}
+
+/// A text as it is kept: one that is long is its hash.
+pub(super) fn shortened(text: &str) -> String {
     if text.len() <= OBSERVED_VALUE_BYTES_MAX { text.to_owned() } else { hashed(text.as_bytes()) }
 }
 

@@ -12,6 +12,7 @@ use tidegate_core::catalog::Catalog;
 use tidegate_core::id::MetricNo;
 use tidegate_core::observe::search::Plan;
 use tidegate_core::observe::{Kind, value};
+use tidegate_core::time::Timestamp;
 use tidegate_store::{EventFilter, EventRow, Page, Search, ValueFilter};
 
 use super::auth::Caller;
@@ -34,21 +35,23 @@ fn indexes(catalog: &Catalog, service: Option<&str>) -> BTreeMap<String, Vec<Met
 }
 
 impl App {
-    /// Events for which a condition over indexed attributes is true.
+    /// Events for which a condition over indexed attributes is true, and up to when all are among them that any process
+    /// accepted.
     pub(super) async fn search(
         &self,
         caller: &Caller,
         condition: &str,
         filter: EventFilter,
-    ) -> Result<Page<EventRow>, Problem> {
+    ) -> Result<(Page<EventRow>, Option<Timestamp>), Problem> {
         let indexes = indexes(&self.catalog(caller), filter.source.as_deref());
         if indexes.is_empty() {
             let detail = "no type declares an `index`: declare the attributes to search by in the catalog";
             return Err(Problem::invalid("where_not_searchable", "where", detail));
         }
         let plan = Plan::compile(condition, &|path| indexes.contains_key(path))?;
-        self.pipeline.observe.catch_up().await?;
-        Ok(self.parts.store.search(caller.project, Search { plan, indexes, filter }).await?)
+        let until = self.pipeline.observe.catch_up().await?;
+        let page = self.parts.store.search(caller.project, Search { plan, indexes, filter }).await?;
+        Ok((page, Some(until)))
     }
 }
 

@@ -7,6 +7,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate_core::catalog::EventType;
 use tidegate_store::{BackfillRow, Metric, NewBackfill};
 
 use super::auth::Caller;
@@ -35,23 +36,9 @@ pub(super) async fn start(
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let asked: Asked = parse(&body)?;
     let event_type = app.event_type(&caller, &service, &type_name)?;
-    let switches = app.parts.observing.switches;
-    let can_be = event_type.metrics.iter().filter(|(kind, ..)| switches.is_on(*kind));
-    let metrics: Vec<Metric> = match &asked.metrics {
-        None => can_be.cloned().collect(),
-        Some(names) => {
-            if let Some(stray) = names.iter().find(|name| !can_be.clone().any(|(_, of, _)| of == *name)) {
-                let stray: String = stray.chars().take(80).collect();
-                let detail =
-                    format!("the type has no counter, histogram, state or index `{}`", stray.escape_debug());
-                return Err(Problem::invalid("metric_unknown", "metrics", detail));
-            }
-            can_be.filter(|(_, of, _)| names.contains(of)).cloned().collect()
-        }
-    };
+    let metrics = wanted(&app, &event_type, asked.metrics)?;
     if metrics.is_empty() {
-        let detail =
-            "the type declares nothing that is counted: declare a counter, histogram, state or index first";
+        let detail = "the type has nothing that is counted: declare a counter, histogram, state or index, or switch it on";
         return Err(Problem::invalid("metric_unknown", "metrics", detail));
     }
     let definition = serde_json::to_string(&event_type.definition).expect("a definition is always JSON");
@@ -59,6 +46,25 @@ pub(super) async fn start(
     let row = app.parts.store.start_backfill(new, app.parts.clock.now()).await?;
     app.pipeline.observe.look_again();
     Ok(json_answer(StatusCode::ACCEPTED, &shown(&row)))
+}
+
+/// The metrics that are named, or else all of the type that are switched on.
+fn wanted(app: &App, event_type: &EventType, names: Option<Vec<String>>) -> Result<Vec<Metric>, Problem> {
+    let (installation, own) = (app.parts.observing.switches, &event_type.definition.observing);
+    let is_on = |(kind, ..): &&Metric| installation.is_on(*kind) && own.is_on(*kind);
+    let Some(names) = names else { return Ok(event_type.metrics.iter().filter(is_on).cloned().collect()) };
+    for name in &names {
+        let of_name: Vec<&Metric> = event_type.metrics.iter().filter(|(_, of, _)| of == name).collect();
+        let problem = match &of_name[..] {
+            [] => "the type has no counter, histogram, state or index",
+            all if !all.iter().any(is_on) => "switch it on before it is backfilled:",
+            _ => continue,
+        };
+        let name: String = name.chars().take(80).collect();
+        let detail = format!("{problem} `{}`", name.escape_debug());
+        return Err(Problem::invalid("metric_unknown", "metrics", detail));
+    }
+    Ok(event_type.metrics.iter().filter(is_on).filter(|(_, of, _)| names.contains(of)).cloned().collect())
 }
 
 /// Backfills of a project, newest first.

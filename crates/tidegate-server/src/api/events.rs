@@ -171,14 +171,16 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
         before: pages.position(&mut query)?,
         limit: query.limit()?,
     };
-    let page = match condition {
+    let (page, until) = match condition {
         Some(condition) => app.search(&caller, &condition, filter).await?,
-        None => app.parts.store.events(caller.project, filter).await?,
+        None => (app.parts.store.events(caller.project, filter).await?, None),
     };
     let bodies: Vec<&str> = page.items.iter().map(body_text).collect();
     let next =
         page.next.map_or_else(|| "null".to_owned(), |position| format!("\"{}\"", pages.cursor(position)));
-    Ok(json_text(StatusCode::OK, format!("{{\"items\":[{}],\"next\":{next}}}", bodies.join(","))))
+    let until = until.map_or_else(String::new, |until| format!(",\"complete_until\":\"{until}\""));
+    let items = bodies.join(",");
+    Ok(json_text(StatusCode::OK, format!("{{\"items\":[{items}],\"next\":{next}{until}}}")))
 }
 
 /// One event, byte for byte as it is delivered.

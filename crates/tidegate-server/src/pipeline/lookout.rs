@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::desk::Desk;
 use super::errands::Errands;
+use super::observe::Observe;
 use super::persist::Persist;
 use super::verify::Verify;
 use super::{Parts, STORE_RETRY};
@@ -35,6 +36,7 @@ pub(super) struct Lookout {
     persist: Arc<Persist>,
     errands: Arc<Errands>,
     verify: Arc<Verify>,
+    observe: Arc<Observe>,
     sighted: Mutex<Sighted>,
     wake: Notify,
 }
@@ -52,7 +54,7 @@ impl Lookout {
         coordination: Arc<dyn Coordination>,
         (desk, persist): (Arc<Desk>, Arc<Persist>),
         errands: Arc<Errands>,
-        verify: Arc<Verify>,
+        (verify, observe): (Arc<Verify>, Arc<Observe>),
     ) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::clone(&parts.store),
@@ -66,6 +68,7 @@ impl Lookout {
             persist,
             errands,
             verify,
+            observe,
             sighted: Mutex::default(),
             wake: Notify::new(),
         })
@@ -138,6 +141,8 @@ impl Lookout {
             self.errands.resume_jobs().await?;
             self.errands.resume_backfills(&self.rosters.current());
             self.verify.resume_all(&self.rosters.current());
+            // A backfill that was asked for elsewhere, or what somebody left who is gone.
+            self.observe.look_again();
         }
         Ok(())
     }

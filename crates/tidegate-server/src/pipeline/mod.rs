@@ -195,7 +195,8 @@ impl Pipeline {
         }
         if let Some(coordination) = parts.coordination.clone().filter(|_| !parts.standing.is_alone()) {
             let hands = (Arc::clone(&desk), Arc::clone(&persist));
-            let lookout = Lookout::new(parts, coordination, hands, Arc::clone(&errands), verify);
+            let others = (verify, Arc::clone(&observe));
+            let lookout = Lookout::new(parts, coordination, hands, Arc::clone(&errands), others);
             own_loops.push(tokio::spawn(Arc::clone(&lookout).listen()));
             own_loops.push(tokio::spawn(Arc::clone(&lookout).run()));
             let beats = Beats::new(parts, Arc::clone(&desk), Arc::clone(&persist), lookout);

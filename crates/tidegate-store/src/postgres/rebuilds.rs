@@ -2,7 +2,9 @@
 
 use tidegate_core::id::{MetricNo, Version};
 use tidegate_core::limits::{REBUILD_LAST_MAX, SLICE_BYTES_MAX};
+use tidegate_core::observe::counting;
 use tidegate_core::time::Timestamp;
+use tokio_postgres::Row;
 
 use super::db::{Asked, Conn, Values};
 use super::{backfills, configuration, keeping, metrics, observe, sweep};
@@ -20,11 +22,13 @@ pub(super) async fn decide(conn: &Conn, space: i32, new: &NewBackfill) -> Asked<
     let service: Values<'_> = &[&new.project, &new.service];
     let mut known = Known::default();
     let rows = conn.rows(DECLARED, service).await?;
-    known.declared = rows.iter().map(|row| (row.get(0), row.get(1), read(row.get(2)))).collect();
-    let versions = "SELECT type, version, metrics FROM catalog_versions
+    let declared = |row: &Row| (row.get(0), row.get(1), counting(Some(row.get(1)), read(row.get(2))));
+    known.declared = rows.iter().map(declared).collect();
+    let versions = "SELECT type, version, metrics, definition FROM catalog_versions
         WHERE project = $1 AND service = $2 ORDER BY version";
     let rows = conn.rows(versions, service).await?;
-    known.versions = rows.iter().map(|row| (row.get(0), row.get(1), read(row.get(2)))).collect();
+    let version = |row: &Row| (row.get(0), row.get(1), counting(row.get(3), read(row.get(2))));
+    known.versions = rows.iter().map(version).collect();
     let oldest = "SELECT version FROM events
         WHERE project = $1 AND type = $2 AND source = $3 ORDER BY seq LIMIT 1";
     for (name, ..) in &known.declared {

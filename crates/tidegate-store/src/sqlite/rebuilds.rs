@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tidegate_core::id::{MetricNo, Version};
 use tidegate_core::limits::{REBUILD_LAST_MAX, SLICE_BYTES_MAX};
+use tidegate_core::observe::counting;
 use tidegate_core::time::Timestamp;
 
 use super::observe::Ready;
@@ -23,14 +24,17 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
     let mut statement = tx.prepare(declared)?;
     let mut rows = statement.query(service)?;
     while let Some(row) = rows.next()? {
-        known.declared.push((row.get(0)?, row.get(1)?, read(row.get_ref(2)?.as_str()?)));
+        let (definition, metrics): (String, _) = (row.get(1)?, read(row.get_ref(2)?.as_str()?));
+        let metrics = counting(Some(&definition), metrics);
+        known.declared.push((row.get(0)?, definition, metrics));
     }
-    let versions = "SELECT type, version, metrics FROM catalog_versions
+    let versions = "SELECT type, version, metrics, definition FROM catalog_versions
         WHERE project = ?1 AND service = ?2 ORDER BY version";
     let mut statement = tx.prepare(versions)?;
     let mut rows = statement.query(service)?;
     while let Some(row) = rows.next()? {
-        known.versions.push((row.get(0)?, row.get(1)?, read(row.get_ref(2)?.as_str()?)));
+        let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
+        known.versions.push((row.get(0)?, row.get(1)?, counting(definition.as_deref(), metrics)));
     }
     let oldest = "SELECT version FROM events
         WHERE project = ?1 AND type = ?2 AND source = ?3 ORDER BY seq LIMIT 1";

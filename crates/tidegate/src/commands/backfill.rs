@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::commands::Globals;
 use crate::commands::resource::{Column, Page, Session};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,6 +33,8 @@ const COLUMNS: [Column; 7] = [
 ];
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Looks in a row that may find nobody there: a minute, in which a server starts again.
+const LOOKS_LOST_MAX: u32 = 300;
 
 /// Flags of `backfill`.
 #[derive(Args)]
@@ -78,22 +80,33 @@ pub(crate) async fn run(args: BackfillArgs, globals: &Globals) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows how far a backfill is until it ends or somebody presses Ctrl-C.
+/// Shows how far a backfill is until it ends or somebody presses Ctrl-C. It goes on after a restart of the server, and so
+/// does this.
 async fn follow(session: &mut Session, mut row: Value) -> Result<Value, Failure> {
     let target =
         if session.output.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(1000), target);
     let style = ProgressStyle::with_template("{bar:32} {percent:>3} %  {msg}");
     bar.set_style(style.expect("the template is a constant"));
+    let mut lost = 0;
     while row["status"] == "running" {
         bar.set_position((row["progress"].as_f64().unwrap_or(0.0) * 1000.0) as u64);
-        bar.set_message(format!("{} events", row["events"]));
+        let note = if lost > 0 { "; the server does not answer" } else { "" };
+        bar.set_message(format!("{} events{note}", row["events"]));
         tokio::select! {
             biased;
             _ = tokio::signal::ctrl_c() => break,
             () = clock::wait(LOOK_EVERY) => {}
         }
-        let list = session.get(&["v1", "backfills"]).await?.json()?;
+        let list = match session.get(&["v1", "backfills"]).await.and_then(|answer| answer.json()) {
+            Ok(list) => list,
+            Err(failure) if failure.exit == Exit::Later && lost < LOOKS_LOST_MAX => {
+                lost += 1;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        lost = 0;
         let items = list["items"].as_array().cloned().unwrap_or_default();
         match items.into_iter().find(|item| item["id"] == row["id"]) {
             Some(found) => row = found,

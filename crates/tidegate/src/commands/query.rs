@@ -213,7 +213,7 @@ impl Range {
     fn members(self, now: Timestamp) -> Result<Map<String, Value>, Failure> {
         let from = match &self.last {
             Some(last) => {
-                let Some(Span(last)) = Span::parse(last) else {
+                let Some(Span(last)) = Span::parse(last).filter(|Span(last)| !last.is_zero()) else {
                     return Err(Failure::usage(format!(
                         "--last {last}: expected a duration such as 90m, 24h or 7d"
                     )));

@@ -1,10 +1,12 @@
 //! Counting, measuring, states and search: declared in the catalog, asked in one call, exact after duplicates and kills.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::recent::Recent;
-use crate::server::{Server, Setup};
+use crate::server::{ADMIN_KEY, Server, Setup};
 use crate::shell::Shell;
 
 const ORDERS: &str = "/v1/catalog/services/shop/types/order.paid";
@@ -151,6 +153,9 @@ fn events_are_found_by_what_they_say() {
         items.iter().map(|event| event["id"].as_str().expect("an id").to_owned()).collect()
     };
     assert_eq!(found("data.country == 'DE'"), ["2", "1"], "newest first");
+    let page = admin.get("/v1/events?where=true&limit=1").expect(200);
+    assert!(page["complete_until"].as_str().is_some_and(|until| until > "2026"), "{page}");
+    assert!(admin.get("/v1/events").expect(200)["complete_until"].is_null());
     assert_eq!(found("data.country in ['FR', 'IT']"), ["3"]);
     assert_eq!(found("!has(data.country) && type == 'order.paid'"), ["4"]);
     assert_eq!(found("'x' in data.tags"), ["1"]);
@@ -262,6 +267,41 @@ fn kinds_can_be_switched_off() {
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }
 
+#[test]
+fn what_a_type_switches_off_keeps_what_it_has_counted() {
+    let server = Server::start();
+    let admin = server.admin();
+    let count = |answer: Value| answer["buckets"][0]["series"][0]["count"].clone();
+    let found = || {
+        let page = admin.get("/v1/events?where=data.country%20%3D%3D%20%27DE%27").expect(200);
+        page["items"].as_array().expect("a list").len()
+    };
+    admin.call("PUT", ORDERS, &declared()).expect(201);
+    admin.publish(&orders());
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    let before = states(&admin);
+
+    let mut quiet = declared();
+    quiet["observe"] = json!({"index": false, "counters": false, "histograms": false, "states": false});
+    admin.call("PUT", ORDERS, &quiet).expect(200);
+    let meanwhile = json!({"country": "DE", "total": 1, "order_id": "z", "status": "NEW"});
+    admin.publish(&order("5", "2026-03-02T13:00:00Z", &meanwhile));
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    assert_eq!(states(&admin), before);
+    let backfill = format!("{ORDERS}/backfill");
+    admin.post(&backfill, &json!({"metrics": ["by_country"]})).problem(422, "metric_unknown");
+
+    admin.call("PUT", ORDERS, &declared()).expect(200);
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(4), 2));
+    let shell = Shell::new(&server);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
+    assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+}
+
 const TRAILS: &str = "/v1/catalog/services/shop/types/trail";
 
 fn trail(n: usize, kind: &str, second: usize, status: &str) -> Value {
@@ -346,6 +386,32 @@ fn the_past_of_states_is_counted_too_whatever_is_killed() {
     shows(&shell, "backfill", &["trail", "done", "order data.status"]);
     let again = admin.post(&format!("{TRAILS}/backfill"), &json!({})).problem(409, "conflict");
     assert!(again["detail"].as_str().is_some_and(|text| text.contains("has been backfilled")), "{again}");
+}
+
+/// Steps of one event make it last.
+#[test]
+fn who_waits_for_a_backfill_waits_through_a_restart() {
+    let variables = vec![("TIDEGATE_OBSERVE_BATCH", "1".to_owned())];
+    let mut server = Server::start_with(&Setup { variables: variables.clone(), ..Setup::usual() });
+    let all: Vec<Value> = (0..600).map(|n| trail(n, "trail", n, "NEW")).collect();
+    server.admin().publish(&json!(all));
+    server.admin().call("PUT", TRAILS, &json!({"counters": {"all": {}}})).expect(201);
+    let waiting = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["backfill", "shop", "trail", "--json"])
+        .env_clear()
+        .env("TIDEGATE_URL", format!("http://{}", server.address))
+        .env("TIDEGATE_KEY", ADMIN_KEY)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    server.admin().until("/v1/backfills", |list| !list["items"][0].is_null());
+    let address: &'static str = Box::leak(server.address.to_string().into_boxed_str());
+    server.kill();
+    server.restart(&Setup { listen: Some(address), variables, ..Setup::usual() });
+    let ended = waiting.wait_with_output().expect("it ends");
+    assert!(ended.status.success(), "{ended:?}");
+    let told: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!((&told["status"], &told["events"]), (&json!("done"), &json!(600)));
 }
 
 #[test]

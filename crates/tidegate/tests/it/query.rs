@@ -100,6 +100,38 @@ fn counters_are_grouped_filtered_filled_and_summed() {
     assert_eq!(without_sum["buckets"][0]["series"][0], json!({ "key": {}, "count": 2 }));
 }
 
+/// Whichever way a number is written, and however long a text is.
+#[test]
+fn values_are_asked_for_as_events_have_them() {
+    let server = Server::start();
+    let admin = server.admin();
+    let definition = json!({
+        "counters": { "by": { "dimensions": ["data.v"] } },
+        "states": [{ "object": "thing", "id": "subject", "attributes": ["data.v"] }],
+    });
+    admin.call("PUT", "/v1/catalog/services/shop/types/v", &definition).expect(201);
+    let texts = ["x".repeat(254), "y".repeat(255), "z\"".repeat(150), "é".repeat(400)];
+    let values =
+        [vec![json!(2), json!(-0.5), json!(1e30)], texts.iter().map(|text| json!(text)).collect()].concat();
+    let event = |value: &Value| json!({ "source": "shop", "type": "v", "subject": value.to_string(), "data": { "v": value } });
+    admin.publish(&values.iter().map(event).collect::<Value>());
+    let count = |value: &Value| {
+        let ask = json!({ "service": "shop", "type": "v", "counter": "by", "every": "1d", "where": { "data.v": value } });
+        admin.post("/v1/query/counters", &ask).expect(200)["buckets"]
+            .to_string()
+            .matches("\"count\":1")
+            .count()
+    };
+    for value in values.iter().chain(&[json!(2.0), json!("2"), json!(-0.5e0)]) {
+        assert_eq!(count(value), 1, "{value}");
+    }
+    assert_eq!(count(&json!(2.5)), 0);
+    for text in &texts {
+        let ask = json!({ "service": "shop", "object": "thing", "attribute": "data.v", "states": [text] });
+        assert_eq!(admin.post("/v1/query/states", &ask).expect(200)["states"][0]["count"], 1, "{text}");
+    }
+}
+
 #[test]
 fn an_answer_is_told_in_pages_that_belong_together() {
     let server = Server::start();
@@ -219,6 +251,8 @@ fn answers_are_drawn_in_a_terminal() {
             .contains("PATH=VALUE")
     );
     assert!(shell.types("tidegate query counters shop order.paid none").complaint(3).contains("counter"));
+    let nothing = shell.types("tidegate query counters shop order.paid by_country --last 0s");
+    assert!(nothing.complaint(2).contains("--last 0s"));
     assert!(
         shell.types("tidegate query histograms shop order.paid total --last 7d").text(0).contains("P0.99")
     );

@@ -170,6 +170,25 @@ fn jobs_begun_on_any_of_them_come_to_their_end() {
     assert_eq!(ids.len(), 30, "a replay");
 }
 
+/// Nothing else happens meanwhile that would make the one that leads look.
+#[test]
+fn a_past_that_any_of_them_is_asked_for_is_counted() {
+    const TYPE: &str = "/v1/catalog/services/s/types/t";
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    a.admin().publish(&events("e", 30));
+    a.admin().call("PUT", TYPE, &json!({ "counters": { "all": {} } })).expect(201);
+    let ask = json!({ "service": "s", "type": "t", "counter": "all", "every": "1d" });
+    a.admin().post("/v1/query/counters", &ask).expect(200);
+    b.admin().until("/v1/catalog/services", |list| !list["items"][0].is_null());
+    b.admin().post(&format!("{TYPE}/backfill"), &json!({})).expect(202);
+    b.admin().until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    let counted = b.admin().post("/v1/query/counters", &ask).expect(200);
+    let counts = counted["buckets"].as_array().expect("a list").iter();
+    let counts: Vec<u64> = counts.filter_map(|bucket| bucket["series"][0]["count"].as_u64()).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 30);
+}
+
 #[test]
 fn a_gate_is_one_for_all_of_them() {
     const GATE: &str = "/v1/gates/api";

@@ -3,6 +3,7 @@
 //! One form for the four kinds of questions; each knows its own fields and refuses the others by name. What depends on the
 //! metric (its dimensions, its shortest buckets) is checked when the question is planned.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
@@ -10,6 +11,8 @@ use serde_json::Value;
 
 use super::Subject;
 use crate::limits::{QUERY_PERCENTILES_MAX, QUERY_POINTS_MAX, QUERY_VALUES_MAX};
+use crate::observe::decimal;
+use crate::observe::extract::{in_key, shortened};
 use crate::observe::metric::Kind;
 use crate::subscriber::{Invalid, read};
 use crate::time::{Span, Timestamp};
@@ -217,7 +220,7 @@ impl Body {
                 let detail = format!("`{field}` is a value or a list of values");
                 return Err(Invalid::new("field_value", &field, detail));
             }
-            filters.insert(name, values.iter().map(text_of).collect());
+            filters.insert(name, values.iter().map(|value| in_key(text_of(value))).collect());
         }
         if kind == Kind::State || kind == Kind::Transition {
             let lists = [
@@ -227,7 +230,8 @@ impl Body {
             ];
             let given = lists.into_iter().filter_map(|(name, states)| Some((name, states?)));
             let narrow = given.filter(|(_, states)| !states.is_empty() && !states.iter().any(|s| s == "*"));
-            filters.extend(narrow.map(|(name, states)| (name.to_owned(), states.into_iter().collect())));
+            let kept = |states: Vec<String>| states.iter().map(|state| shortened(state)).collect();
+            filters.extend(narrow.map(|(name, states)| (name.to_owned(), kept(states))));
         }
         match filters.iter().find(|(_, values)| values.len() > QUERY_VALUES_MAX) {
             Some((name, _)) => {
@@ -248,6 +252,10 @@ pub(super) fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "(none)".to_owned(),
+        Value::Number(number) => {
+            let written = number.to_string();
+            decimal::shown(&written).map(Cow::into_owned).unwrap_or(written)
+        }
         other => other.to_string(),
     }
 }

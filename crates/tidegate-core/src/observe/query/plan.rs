@@ -271,8 +271,10 @@ impl Plan {
             None => interval(from, to, shortest, QUERY_BUCKETS_DEFAULT).unwrap_or(WEEK_MS * 52),
         };
         if every == 0 || every % base.length_ms() != 0 || every > millis(RETENTION_MAX) {
-            let detail =
-                format!("`every` is a multiple of {base}, the shortest buckets that are kept of this");
+            let most = every_text(millis(RETENTION_MAX));
+            let detail = format!(
+                "`every` is a multiple of {base}, the shortest buckets that are kept of this, and at most {most}"
+            );
             return Err(Invalid::new("field_value", "every", detail));
         }
         Ok(Range { from, to, every })
