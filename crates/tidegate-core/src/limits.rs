@@ -279,6 +279,10 @@ pub const QUERY_BUCKETS_READ_MAX: i64 = 200_000;
 pub const QUERY_PORTION_BYTES: i64 = 16 * 1024 * 1024;
 /// Answers that are put together at the same time; others wait for their turn.
 pub const QUERIES_AT_ONCE: usize = 4;
+/// Packed rows of changes of objects that are looked through for one page; with few changes to a row, a moment's work.
+pub const HISTORY_ROWS_READ_MAX: usize = 1_000;
+/// Changes of objects that are looked through for one page, up to the end of a row: some milliseconds' work.
+pub const HISTORY_CHANGES_READ_MAX: usize = 20_000;
 /// Percentiles of one answer.
 pub const QUERY_PERCENTILES_MAX: usize = 20;
 /// Values of one dimension that a question may name.

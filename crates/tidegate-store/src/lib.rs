@@ -19,6 +19,7 @@ pub mod sabotage;
 mod configuration;
 mod folder;
 mod group;
+mod history;
 mod job;
 mod observe;
 mod read;
@@ -34,6 +35,7 @@ use tidegate_core::event::Fingerprint;
 use tidegate_core::id::{
     BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
+use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
@@ -45,6 +47,7 @@ pub use group::{
     Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled,
     Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
 };
+pub use history::{ChangeFilter, ChangePlace, Changes, Told};
 pub use job::{
     DeadLetter, JobRow, JobStatus, JobStep, NewJob, Past, Scan, Scope, Selector, StopOutcome, What,
 };
@@ -221,6 +224,11 @@ pub trait Store: Send + Sync + 'static {
     async fn search(&self, project: ProjectNo, search: Search) -> Result<Page<EventRow>>;
     /// Values of an indexed attribute in order, and how many events have each.
     async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>>;
+    /// What is known of an object in each of these states in which it was seen, in order of the states.
+    async fn object(&self, states: Vec<MetricNo>, id: String) -> Result<Vec<(MetricNo, Told<ObjectRow>)>>;
+    /// What happened to objects. Looks through a bounded number of changes: a page may have few, or none, and still be
+    /// followed by others.
+    async fn changes(&self, filter: ChangeFilter) -> Result<Changes>;
     /// The number of the newest event: whatever is accepted from now on has a higher one.
     async fn newest(&self) -> Result<Seq>;
     /// The events after a mark, oldest first: at most `limit` of them, and no further one after `bytes` bytes. Passes

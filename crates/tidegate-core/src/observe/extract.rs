@@ -344,7 +344,7 @@ pub(super) fn in_key(text: String) -> String {
 }
 
 /// A text as it is kept: one that is long is its hash.
-pub(super) fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     if text.len() <= OBSERVED_VALUE_BYTES_MAX { text.to_owned() } else { hashed(text.as_bytes()) }
 }
 

@@ -44,7 +44,7 @@ pub use definition::{
     counting, state_name,
 };
 pub use delta::{Cell, Delta, Gain, Key, Posting, Rise, Sight};
-pub use extract::{Extractor, NONE, Sighting};
+pub use extract::{Extractor, NONE, Sighting, shortened};
 pub use grain::Grain;
 pub use hash::Seeded;
 pub use kept::Kept;

@@ -58,6 +58,11 @@ impl Visited {
         )
     }
 
+    /// They, in order.
+    pub fn states(&self) -> &[Arc<str>] {
+        &self.0
+    }
+
     /// What [`Visited::read`] reads.
     pub fn to_json(&self) -> String {
         let mut json = String::with_capacity(2 + self.0.iter().map(|state| state.len() + 3).sum::<usize>());

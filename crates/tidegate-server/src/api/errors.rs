@@ -146,8 +146,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error("field_missing", "A field that is needed is absent.", "Add the field that `field` names."),
     error(
         "field_range",
-        "A number is outside its bounds.",
-        "Use a number within the bounds that the detail names.",
+        "A number is outside its bounds, or a range ends before it begins.",
+        "Use a number within the bounds that the detail names, and let `to` be after `from`.",
     ),
     error("field_repeated", "A field stands twice.", "Send it once."),
     error("field_time", "A time can not be read.", "Write RFC 3339, for example `2026-01-31T09:30:00Z`."),

@@ -162,12 +162,13 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     let mut query = Query::parse(raw.as_deref())?;
     let pages = Pages::of(&app, &caller, "events", &query);
     let condition = query.take("where");
+    let (from, to) = query.range()?;
     let filter = EventFilter {
         source: query.take("source"),
         type_name: query.take("type"),
         subject: query.take("subject"),
-        from: query.time("from")?,
-        to: query.time("to")?,
+        from,
+        to,
         before: pages.position(&mut query)?,
         limit: query.limit()?,
     };

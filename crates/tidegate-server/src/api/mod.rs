@@ -17,6 +17,7 @@ mod intake;
 mod jobs;
 mod keys;
 mod master_key;
+mod objects;
 mod openapi;
 mod pages;
 mod problem;
@@ -276,6 +277,17 @@ fn observe_routes() -> Vec<Route> {
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
         route(M::GET, "/v1/backfills", backfills::list).with(PAGES),
         route(M::POST, "/v1/audit", audit::run),
+        route(M::GET, "/v1/objects/{object}", objects::changes).with(&[
+            "service",
+            "attribute",
+            "id",
+            "from",
+            "to",
+            "late",
+            "limit",
+            "cursor",
+        ]),
+        route(M::GET, "/v1/objects/{object}/{id}", objects::get).with(&["service"]),
         route(M::POST, "/v1/query/counters", query::counters),
         route(M::POST, "/v1/query/histograms", query::histograms),
         route(M::POST, "/v1/query/states", query::states),

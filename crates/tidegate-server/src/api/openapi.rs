@@ -31,6 +31,7 @@ const FRAGMENTS: &[&str] = &[
     include_str!("openapi/catalog.json"),
     include_str!("openapi/query.json"),
     include_str!("openapi/observing.json"),
+    include_str!("openapi/objects.json"),
     include_str!("openapi/gates.json"),
     include_str!("openapi/quarantine.json"),
     include_str!("openapi/projects.json"),

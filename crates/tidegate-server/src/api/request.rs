@@ -101,10 +101,21 @@ impl Query {
         self.0.remove(name)
     }
 
+    /// What must be given.
+    pub(crate) fn needed(&mut self, name: &str) -> Result<String, Problem> {
+        self.take(name).ok_or_else(|| Problem::invalid("field_missing", name, format!("add `?{name}=`")))
+    }
+
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, Problem> {
+        Ok(self.choice(name)?.unwrap_or(false))
+    }
+
+    /// Yes, no, or either.
+    pub(crate) fn choice(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.take(name).as_deref() {
-            None | Some("false") => Ok(false),
-            Some("true") => Ok(true),
+            None => Ok(None),
+            Some("false") => Ok(Some(false)),
+            Some("true") => Ok(Some(true)),
             Some(_) => Err(Problem::invalid("flag_invalid", name, "expected true or false")),
         }
     }
@@ -115,6 +126,15 @@ impl Query {
         Timestamp::parse(&text.replace(' ', "+")).map(Some).ok_or_else(|| {
             Problem::invalid("time_invalid", name, "expected an RFC 3339 time such as 2026-01-31T09:30:00Z")
         })
+    }
+
+    /// `from` and `to`, in this order.
+    pub(crate) fn range(&mut self) -> Result<(Option<Timestamp>, Option<Timestamp>), Problem> {
+        let (from, to) = (self.time("from")?, self.time("to")?);
+        if from.zip(to).is_some_and(|(from, to)| from > to) {
+            return Err(Problem::invalid("field_range", "from", "`from` lies before `to`"));
+        }
+        Ok((from, to))
     }
 
     pub(crate) fn limit(&mut self) -> Result<usize, Problem> {

@@ -16,18 +16,20 @@ use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{
     BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
+use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
 use tidegate_core::schedule::Bounds;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Claim,
-    Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow,
-    Finished, Flush, Group, JobRow, JobStep, LastStep, Load, Mark, NewBackfill, NewJob, Page, Picked,
-    QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome,
-    Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep,
-    Swept, TakenOver, Trace, Triggered, TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, ChangeFilter, Changed,
+    Changes, Claim, Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error,
+    EventFilter, EventRow, Finished, Flush, Group, JobRow, JobStep, LastStep, Load, Mark, NewBackfill,
+    NewJob, Page, Picked, QuarantineFilter, QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal,
+    Result, RetryOutcome, Rollups, Scan, Scope, SealedRow, Search, Selector, Slice, StopOutcome, Store,
+    StorePart, Stretch, Sweep, Swept, TakenOver, Told, Trace, Triggered, TypeName, TypeVersion, ValueFilter,
+    WindowFilter, WindowRow,
 };
 
 use super::counts::{self, Flushes};
@@ -290,6 +292,14 @@ impl Store for FaultyStore {
 
     async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
         self.inner.values(filter).await
+    }
+
+    async fn object(&self, states: Vec<MetricNo>, id: String) -> Result<Vec<(MetricNo, Told<ObjectRow>)>> {
+        self.inner.object(states, id).await
+    }
+
+    async fn changes(&self, filter: ChangeFilter) -> Result<Changes> {
+        self.inner.changes(filter).await
     }
 
     async fn scope(&self, project: ProjectNo, selector: Selector, now: Timestamp) -> Result<Scope> {

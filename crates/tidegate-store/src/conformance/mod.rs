@@ -20,6 +20,7 @@ mod keeping;
 mod keys;
 mod lanes;
 mod listing;
+mod objects;
 mod observe;
 mod pages;
 mod quarantine;
@@ -104,6 +105,7 @@ pub fn cases() -> Vec<Case> {
         verification::cases(),
         catalog::cases(),
         gates::cases(),
+        objects::cases(),
         observe::cases(),
         rebuilds::cases(),
         keeping::cases(),

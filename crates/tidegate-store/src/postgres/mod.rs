@@ -21,6 +21,7 @@ mod folds;
 mod gates;
 mod health;
 mod held;
+mod history;
 mod jobs;
 mod keeping;
 mod lanes;
@@ -36,6 +37,7 @@ mod replay;
 mod replicas;
 mod rollups;
 mod sealed;
+mod shared;
 mod states;
 mod submit;
 mod sweep;
@@ -50,31 +52,32 @@ mod audit;
 mod plans;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tidegate_core::id::{
     BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
+use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, Changed, Committed,
-    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow, Flush, Group,
-    JobRow, LastStep, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
-    Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
-    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver, Trace,
-    Triggered, TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Beat, Buckets, Bundled, Change, ChangeFilter, Changed,
+    Changes, Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, EventFilter, EventRow,
+    Flush, Group, JobRow, LastStep, Load, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter,
+    QuarantineRow, Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope,
+    SealedRow, Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, TakenOver,
+    Told, Trace, Triggered, TypeName, TypeVersion, ValueFilter, Vital, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
 use commit::Writer;
-use connect::Target;
 use db::{Conn, Pool, Work};
 #[cfg(feature = "conformance")]
 pub use events::key_of;
+use shared::Shared;
 pub use terms::{Periods, Terms};
 
 /// The shared store.
@@ -86,20 +89,6 @@ pub struct PostgresStore {
     pulse: Mutex<Option<Conn>>,
 }
 
-/// What every part of the store knows.
-pub(super) struct Shared {
-    target: Target,
-    /// Tells this installation's advisory locks from others' in the same database.
-    space: i32,
-    periods: Periods,
-    incarnation: AtomicI64,
-    name: String,
-    salt: Vec<u8>,
-    latest: Timestamp,
-    /// How many windows of a project can be joined.
-    windows_max: AtomicUsize,
-}
-
 /// A process whose last beat is older than this has expired.
 pub use tidegate_core::lease::BEAT_TTL;
 
@@ -108,12 +97,6 @@ pub(crate) use open::VERSION_MIN;
 /// Sessions that one process opens at most: the pool, the one that writes, the one that beats, and two for
 /// coordination.
 pub(crate) const SESSIONS_OF_A_PROCESS: usize = db::SESSIONS_MAX + 4;
-
-impl Shared {
-    fn incarnation(&self) -> Incarnation {
-        self.incarnation.load(Ordering::Relaxed)
-    }
-}
 
 impl PostgresStore {
     /// A change that is no group's.
@@ -340,6 +323,14 @@ impl Store for PostgresStore {
 
     async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
         Ok(postings::values(&*self.pool.lend().await?, &filter).await?)
+    }
+
+    async fn object(&self, states: Vec<MetricNo>, id: String) -> Result<Vec<(MetricNo, Told<ObjectRow>)>> {
+        Ok(history::object(&*self.pool.lend().await?, &states, &id).await?)
+    }
+
+    async fn changes(&self, filter: ChangeFilter) -> Result<Changes> {
+        Ok(history::changes(&*self.pool.lend().await?, &filter).await?)
     }
 
     async fn newest(&self) -> Result<Seq> {

@@ -18,6 +18,7 @@ mod events;
 mod filter;
 mod folds;
 mod gates;
+mod history;
 mod jobs;
 mod keeping;
 mod lanes;
@@ -56,15 +57,16 @@ use tidegate_core::fold::Book;
 use tidegate_core::id::{
     BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
 };
+use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 
 use crate::{
-    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, Changed, Committed,
-    Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow, Flush,
-    Group, JobRow, LastStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
+    AttemptRow, BackfillRow, BackfillStep, Backlog, Buckets, Bundled, Change, ChangeFilter, Changed, Changes,
+    Committed, Configuration, DeliveryFilter, DeliveryRow, EndWindows, Ended, Error, EventFilter, EventRow,
+    Flush, Group, JobRow, LastStep, Mark, NewBackfill, NewJob, Page, Picked, QuarantineFilter, QuarantineRow,
     Recount, Recounted, Recounter, Replay, Reseal, Result, RetryOutcome, Rollups, Scan, Scope, SealedRow,
-    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Trace, Triggered,
+    Search, Selector, Slice, StopOutcome, Store, StorePart, Stretch, Sweep, Swept, Told, Trace, Triggered,
     TypeName, TypeVersion, ValueFilter, WindowFilter, WindowRow,
 };
 #[cfg(feature = "conformance")]
@@ -369,6 +371,14 @@ impl Store for SqliteStore {
 
     async fn values(&self, filter: ValueFilter) -> Result<Vec<(Vec<u8>, u64)>> {
         self.readers.read(move |conn| postings::values(conn, &filter).map_err(failed)).await
+    }
+
+    async fn object(&self, states: Vec<MetricNo>, id: String) -> Result<Vec<(MetricNo, Told<ObjectRow>)>> {
+        self.readers.read(move |conn| history::object(conn, &states, &id).map_err(failed)).await
+    }
+
+    async fn changes(&self, filter: ChangeFilter) -> Result<Changes> {
+        self.readers.read(move |conn| history::changes(conn, &filter).map_err(failed)).await
     }
 
     async fn newest(&self) -> Result<Seq> {

@@ -87,6 +87,21 @@ impl Rows {
     }
 }
 
+/// What is known of one object.
+pub(super) fn find(conn: &Connection, state: MetricNo, name: &str) -> rusqlite::Result<Option<ObjectRow>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        for object in objects::objects(row.get_ref(1)?.as_blob()?).map_err(torn)? {
+            let (found, object) = object.map_err(torn)?;
+            if found == name {
+                return Ok(Some(object));
+            }
+        }
+        Ok(None)
+    };
+    let found = conn.prepare_cached(PAGE)?.query_row(params![state, name], read).optional()?;
+    Ok(found.flatten())
+}
+
 /// Goes over the objects behind one, in order, for as long as `each` wants more.
 pub(super) fn walk(
     conn: &Connection,
@@ -107,6 +122,6 @@ pub(super) fn walk(
     Ok(())
 }
 
-fn torn(torn: Torn) -> rusqlite::Error {
+pub(super) fn torn(torn: Torn) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(torn))
 }

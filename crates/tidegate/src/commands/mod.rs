@@ -13,6 +13,7 @@ mod export;
 mod gates;
 mod jobs;
 mod keys;
+mod objects;
 mod projects;
 mod quarantine;
 mod query;
@@ -120,6 +121,8 @@ enum Command {
     Gates(gates::GatesArgs),
     /// Ask what was counted: counters, histograms, states and transitions
     Query(Box<query::QueryArgs>),
+    /// Show what is known of an object, or list what happened to objects
+    Objects(objects::ObjectsArgs),
     /// List, release or discard what the catalog did not let in
     Quarantine(quarantine::QuarantineArgs),
     /// Make a project what files say
@@ -163,6 +166,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Audit(args) => block_on(audit::run(args, &globals)),
         Command::Gates(args) => block_on(gates::run(args, &globals)),
         Command::Query(args) => block_on(query::run(*args, &globals)),
+        Command::Objects(args) => block_on(objects::run(args, &globals)),
         Command::Quarantine(args) => block_on(quarantine::run(args, &globals)),
         Command::Apply(args) => block_on(apply::run(args, &globals)),
         Command::Export(args) => block_on(export::run(args, &globals)),

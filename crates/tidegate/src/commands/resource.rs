@@ -106,6 +106,15 @@ impl Session {
         self.client.get(path, &[]).await
     }
 
+    /// Reads one thing that a query tells from others.
+    pub(crate) async fn get_with(
+        &mut self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<Answer, Failure> {
+        self.client.get(path, query).await
+    }
+
     /// Makes something and returns what the API said about it.
     pub(crate) async fn create(&mut self, path: &[&str], body: &Value) -> Result<Answer, Failure> {
         self.client.act(Method::POST, path, Some(body)).await

@@ -91,6 +91,7 @@ fn a_question_that_is_not_understood_is_refused() {
         ("/v1/events?limit=ten", "limit_invalid", "limit"),
         ("/v1/events?cursor=5", "cursor_invalid", "cursor"),
         ("/v1/events?from=yesterday", "time_invalid", "from"),
+        ("/v1/events?from=2026-01-02T00:00:00Z&to=2026-01-01T23:59:59Z", "field_range", "from"),
         ("/v1/deliveries?status=lost", "status_unknown", "status"),
         ("/v1/subscribers?status=active", "parameter_unknown", "status"),
         ("/v1/keys?page=2", "parameter_unknown", "page"),

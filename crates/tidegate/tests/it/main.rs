@@ -31,6 +31,7 @@ mod lifecycle;
 mod look;
 mod master_key;
 mod metrics;
+mod objects;
 mod observing;
 mod operator;
 mod order;

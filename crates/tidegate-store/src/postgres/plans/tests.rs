@@ -9,7 +9,7 @@ use tokio_postgres::SimpleQueryMessage;
 use super::super::connect::Target;
 use super::super::db::Conn;
 use super::super::{
-    Periods, PostgresStore, Terms, admit, deliveries, events, held, lanes, read, remove, submit,
+    Periods, PostgresStore, Terms, admit, deliveries, events, held, history, lanes, read, remove, submit,
 };
 use super::{Planning, ROWS};
 use crate::{DeliveryFilter, EventFilter};
@@ -51,6 +51,7 @@ fn statements() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("refill", deliveries::refill_sql(), &["deliveries_due"]),
         ("first due", deliveries::FIRST_DUE.to_owned(), &["deliveries_due"]),
         ("lanes: whose turn it is", lanes::TURNS.to_owned(), &["deliveries_lane", "(lane = l.lane)"]),
+        ("objects: what happened", history::ROWS.to_owned(), &["object_changes_until", "(state = $1)"]),
         ("events", events::list_sql(&EventFilter::default()), &["events_kept_pkey"]),
         ("events of a type", events::list_sql(&typed), &["events_kept_project_type_seq_idx"]),
         ("events after a mark", events::after_sql(), &["events_kept_pkey"]),

@@ -9,8 +9,8 @@ use tidegate_core::delivery::Status;
 use super::{check_golden, open};
 use crate::conformance::Scratch;
 use crate::sqlite::{
-    LAST_NO, dedupe, deliveries, events, folds, jobs, lanes, objects, quarantine, read, run, sweep, windows,
-    writer,
+    LAST_NO, dedupe, deliveries, events, folds, history, jobs, lanes, objects, quarantine, read, run, sweep,
+    windows, writer,
 };
 use crate::{DeliveryFilter, EventFilter};
 
@@ -39,6 +39,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("ids: younger than the mark", dedupe::YOUNGER.to_owned()),
         ("objects: the row of one", objects::PAGE.to_owned()),
         ("objects: where the next row begins", objects::NEXT.to_owned()),
+        ("objects: what happened", history::ROWS.to_owned()),
         ("events", events::list_sql(&EventFilter::default())),
         ("events of a type", events::list_sql(&typed)),
         ("events after a mark", events::after_sql()),

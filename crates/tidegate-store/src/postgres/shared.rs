@@ -1,0 +1,29 @@
+//! What every part of the shared store knows.
+
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use tidegate_core::id::Incarnation;
+use tidegate_core::time::Timestamp;
+
+use super::connect::Target;
+use super::terms::Periods;
+
+/// What every part of the store knows.
+pub(super) struct Shared {
+    pub(super) target: Target,
+    /// Tells this installation's advisory locks from others' in the same database.
+    pub(super) space: i32,
+    pub(super) periods: Periods,
+    pub(super) incarnation: AtomicI64,
+    pub(super) name: String,
+    pub(super) salt: Vec<u8>,
+    pub(super) latest: Timestamp,
+    /// How many windows of a project can be joined.
+    pub(super) windows_max: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation.load(Ordering::Relaxed)
+    }
+}
