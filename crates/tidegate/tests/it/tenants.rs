@@ -73,6 +73,7 @@ struct Tenant {
     key: String,
     job: String,
     gate: String,
+    object: String,
 }
 
 impl Tenant {
@@ -88,6 +89,14 @@ impl Tenant {
         let job = client.post("/v1/dead-letters/replay", &Value::Null).expect(202);
         let gate = format!("gate-of-{project}");
         client.call("PUT", &format!("/v1/gates/{gate}"), &json!({ "rate": "1/s" })).expect(201);
+        let states =
+            json!({ "states": [{ "object": "order", "id": "data.id", "attributes": ["data.status"] }] });
+        client.call("PUT", "/v1/catalog/services/shop/types/order", &states).expect(201);
+        let object = format!("object-of-{project}");
+        for id in [&object, "another"] {
+            let data = json!({ "id": id, "status": "new" });
+            client.publish(&json!({ "id": id, "source": "shop", "type": "order", "data": data }));
+        }
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             client,
@@ -98,6 +107,7 @@ impl Tenant {
             key: text(&spare["id"]),
             job: text(&job["id"]),
             gate,
+            object,
         }
     }
 
@@ -111,6 +121,9 @@ impl Tenant {
             Some("jobs") => &self.job,
             Some("projects") => &self.project,
             Some("gates") => &self.gate,
+            Some("objects") => {
+                return path.replace("{object}", "order").replace("{id}", &self.object) + "?service=shop";
+            }
             _ => panic!("{path} has an id of an unknown kind: teach this test"),
         };
         path.replace("{id}", id).replace("{name}", id)
@@ -179,10 +192,16 @@ fn lists(tenant: &Tenant, admin: &Client) -> Vec<String> {
             let webhooks = tenant.client.get("/v1/webhooks/subscribers").expect(200);
             path.replace("{id}", webhooks["items"][0]["id"].as_str().expect("an id"))
         }
+        "/v1/objects/{object}" => "/v1/objects/order?service=shop&attribute=data.status".to_owned(),
         path if path.contains("{id}") => tenant.fill(path),
         path => path.replace("{service}", "s0").replace("{attribute}", "data.k"),
     };
     paged.map(|(path, _)| with_ids(path)).collect()
+}
+
+/// A list that is asked for with these parameters too.
+fn with(list: &str, parameters: &str) -> String {
+    format!("{list}{}{parameters}", if list.contains('?') { '&' } else { '?' })
 }
 
 /// Two of everything that is listed.
@@ -234,21 +253,21 @@ fn a_cursor_opens_nothing_but_the_next_page_of_its_own_list() {
             "/v1/projects" => (&server.admin(), &server.admin().with("x-tidegate-project", "victim")),
             _ => (&victim.client, &intruder.client),
         };
-        let page = reader.get(&format!("{own}?limit=1")).expect(200);
+        let page = reader.get(&with(&own, "limit=1")).expect(200);
         let Some(cursor) = page["next"].as_str() else { panic!("{own} has one page only: teach this test") };
-        let next = reader.get(&format!("{own}?limit=1&cursor={cursor}")).expect(200);
+        let next = reader.get(&with(&own, &format!("limit=1&cursor={cursor}"))).expect(200);
         assert_ne!(next["items"], page["items"], "{own}");
-        other.get(&format!("{foreign}?limit=1&cursor={cursor}")).problem(422, "cursor_invalid");
+        other.get(&with(&foreign, &format!("limit=1&cursor={cursor}"))).problem(422, "cursor_invalid");
         let last = if cursor.ends_with('0') { "1" } else { "0" };
         let changed = format!("{}{last}", &cursor[..cursor.len() - 1]);
-        reader.get(&format!("{own}?limit=1&cursor={changed}")).problem(422, "cursor_invalid");
+        reader.get(&with(&own, &format!("limit=1&cursor={changed}"))).problem(422, "cursor_invalid");
         cursors.push((own, cursor.to_owned()));
         count += 1;
     }
     assert!(count >= 6, "every list that comes in pages: {cursors:?}");
     for (list, _) in &cursors {
         for (_, cursor) in cursors.iter().filter(|(other, _)| other != list) {
-            let answer = victim.client.get(&format!("{list}?cursor={cursor}"));
+            let answer = victim.client.get(&with(list, &format!("cursor={cursor}")));
             // All deliveries of the only subscriber are another list than those of this subscriber.
             assert!(matches!(answer.status, 422 | 403), "{list}: {}", answer.text());
         }
@@ -349,5 +368,5 @@ fn projects_are_made_once_and_end_empty() {
     admin.delete("/v1/projects/default").problem(409, "project_default");
     let again = Tenant::new(&server, "p1");
     let events = again.client.get("/v1/events").expect(200);
-    assert_eq!(events["items"].as_array().map(Vec::len), Some(1), "a new project is empty: {events}");
+    assert_eq!(events["items"].as_array().map(Vec::len), Some(3), "a new project has its own only: {events}");
 }
