@@ -17,4 +17,4 @@ mod target;
 
 pub use self::resolve::{Resolve, SystemResolver};
 pub use self::target::Target;
-pub use self::transport::{Answer, Exchange, Failure, Grant, HttpTransport, Outbound, Transport};
+pub use self::transport::{Answer, Exchange, Failure, Grant, HttpTransport, MayLeave, Outbound, Transport};

@@ -7,8 +7,10 @@
 //! 2. One deadline covers everything: look-up, connecting, TLS, sending, the answer's head and its body.
 //! 3. A request that may have been written is never sent twice. One that certainly was not, because the receiver
 //!    had closed a reused connection, is sent at once on a fresh one.
-//! 4. Memory per answer is bounded: its head by the parser's limits, its body by what is kept.
-//! 5. No text here repeats a blocked address, a path, a query or a header.
+//! 4. Whoever sends is asked once more when the connection stands, right before the first byte: connecting may take long, and
+//!    what was theirs to send may be another's by then.
+//! 5. Memory per answer is bounded: its head by the parser's limits, its body by what is kept.
+//! 6. No text here repeats a blocked address, a path, a query or a header.
 //!
 //! Does not: follow redirects, use proxies of the environment, decompress answers, or skip the verification of
 //! certificates. There is no code for any of these.
@@ -89,8 +91,30 @@ pub struct Failure {
 /// Sends requests. The pipeline's simulation has its own, with scripted receivers.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Sends one request and waits for the whole answer, a failure, or the deadline.
-    async fn send(&self, outbound: Outbound) -> Exchange;
+    /// Sends one request and waits for the whole answer, a failure, or the deadline; unless it may not leave any more when its
+    /// first byte could: then nothing of it was sent.
+    async fn send_if(&self, outbound: Outbound, may_leave: MayLeave<'_>) -> Option<Exchange>;
+
+    /// The same for what may always leave.
+    async fn send(&self, outbound: Outbound) -> Exchange {
+        self.send_if(outbound, &|| true).await.expect("nothing keeps it back")
+    }
+}
+
+/// Asked right before the first byte.
+pub type MayLeave<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// Why there is no answer.
+enum Unsent {
+    Failed(Failure),
+    /// It may not leave any more.
+    Withheld,
+}
+
+impl From<Failure> for Unsent {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// The real transport: HTTP/1.1 over TCP and TLS.
@@ -113,33 +137,47 @@ impl HttpTransport {
         Connector::new(policy, resolver, roots).map(|connector| Self { connector })
     }
 
-    async fn exchange(&self, outbound: Outbound, progress: &mut Progress) -> Result<Answer, Failure> {
+    async fn exchange(
+        &self,
+        outbound: Outbound,
+        progress: &mut Progress,
+        may_leave: MayLeave<'_>,
+    ) -> Result<Answer, Unsent> {
         let Outbound { target, method, headers, body, .. } = outbound;
         let mut request = target.request(method, headers, body)?;
+        if !may_leave() {
+            return Err(Unsent::Withheld);
+        }
         if let Some(connection) = target.idle().take(progress.started) {
             match send_on(connection, &target, request, progress).await {
                 Ok(answer) => return Ok(answer),
                 Err(Unanswered { unsent: Some(unsent), .. }) => request = *unsent,
-                Err(Unanswered { failure, unsent: None }) => return Err(failure),
+                Err(Unanswered { failure, unsent: None }) => return Err(failure.into()),
             }
         }
         // Boxed, because the state of a handshake is large, and every request would carry room for it along.
         let connection = Box::pin(self.connector.connect(&target, progress)).await?;
-        send_on(connection, &target, request, progress).await.map_err(|unanswered| unanswered.failure)
+        if !may_leave() {
+            return Err(Unsent::Withheld);
+        }
+        send_on(connection, &target, request, progress).await.map_err(|unanswered| unanswered.failure.into())
     }
 }
 
 #[async_trait]
 impl Transport for HttpTransport {
-    async fn send(&self, outbound: Outbound) -> Exchange {
+    async fn send_if(&self, outbound: Outbound, may_leave: MayLeave<'_>) -> Option<Exchange> {
         let timeout = outbound.timeout;
         let mut progress = Progress::new(timeout);
-        let result = match tokio::time::timeout(timeout, self.exchange(outbound, &mut progress)).await {
-            Ok(result) => result,
+        let exchange = self.exchange(outbound, &mut progress, may_leave);
+        let result = match tokio::time::timeout(timeout, exchange).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Unsent::Failed(failure))) => Err(failure),
+            Ok(Err(Unsent::Withheld)) => return None,
             Err(_) => Err(progress.step.timed_out(timeout)),
         };
         progress.phases.total_us = micros_since(progress.started);
-        Exchange { phases: progress.phases, result }
+        Some(Exchange { phases: progress.phases, result })
     }
 }
 

@@ -2,6 +2,7 @@
 //! connections and requests at the receiver; close connections at the worst moments.
 
 use std::io::{Read as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -137,4 +138,17 @@ async fn dropping_a_target_closes_its_connections() {
     assert_eq!(answer(&loopback(), &receiver_target).await.status, 200);
     drop(receiver_target);
     assert_eq!(is_closed.recv().await, Some(0));
+}
+
+#[tokio::test]
+async fn nothing_leaves_that_may_not_any_more_when_the_connection_stands() {
+    let receiver = Receiver::answering(OK).await;
+    let (transport, target) = (loopback(), receiver.target());
+    let asked = AtomicUsize::new(0);
+    let until_connected = || asked.fetch_add(1, Ordering::SeqCst) == 0;
+    assert!(transport.send_if(post(&target, PLENTY), &until_connected).await.is_none());
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "before connecting, and before the first byte");
+    assert!(transport.send_if(post(&target, PLENTY), &|| false).await.is_none());
+    answer(&transport, &target).await;
+    assert_eq!(receiver.requests().len(), 1, "the one that may");
 }

@@ -154,9 +154,7 @@ impl Deliver {
     async fn begin(&self, pick: &Pick) -> Result<Arc<Endpoint>, Ended> {
         let (turn, job) = (&pick.turn, &pick.turn.job);
         if !self.desk.may_use(pick).await {
-            // If the claim is void, this comes to nothing.
-            self.persist.release(vec![claim(job)]);
-            return Err(ended(turn, Outcome::Unsent));
+            return Err(self.withhold(turn));
         }
         let roster = self.rosters.current();
         if let Some(endpoint) = roster.endpoint(job.subscriber).filter(|endpoint| endpoint.active) {
@@ -166,6 +164,12 @@ impl Deliver {
         self.persist.release(self.desk.follow(&roster));
         self.persist.release(vec![claim(job)]);
         Err(ended(turn, Outcome::Unsent))
+    }
+
+    /// Another may hold it by now. If so the claim is void, and to give it back comes to nothing.
+    fn withhold(&self, turn: &Turn) -> Ended {
+        self.persist.release(vec![claim(&turn.job)]);
+        ended(turn, Outcome::Unsent)
     }
 
     async fn attempt(&self, pick: &Pick, mut place: Place<'_>) -> Ended {
@@ -185,7 +189,11 @@ impl Deliver {
         let at = self.clock.now();
         let mut outbound = self.outbound(job, endpoint, content);
         let span = spans::attempt::begin(&self.spans, job, &mut outbound);
-        let exchange = self.transport.send(outbound).await;
+        let sent = self.transport.send_if(outbound, &|| self.desk.may_use_now(pick)).await;
+        let Some(exchange) = sent else {
+            place.is_done = true;
+            return self.withhold(turn);
+        };
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
         if let Some(span) = &span {

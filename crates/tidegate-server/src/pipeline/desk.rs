@@ -154,8 +154,16 @@ impl Desk {
     /// Whether a turn may be used: waits while the lease has run out, and says no to one that was given in a former
     /// life or can not be used before the process ends.
     pub async fn may_use(&self, pick: &Pick) -> bool {
-        (self.standing.may_act() || self.standing.acts().await)
-            && self.life.load(Ordering::Relaxed) == pick.life
+        (self.standing.may_act() || self.standing.acts().await) && self.is_of_this_life(pick)
+    }
+
+    /// Whether it may be used at this instant.
+    pub fn may_use_now(&self, pick: &Pick) -> bool {
+        self.standing.may_act() && self.is_of_this_life(pick)
+    }
+
+    fn is_of_this_life(&self, pick: &Pick) -> bool {
+        self.life.load(Ordering::Relaxed) == pick.life
     }
 
     /// An attempt has ended; the next delivery to send, if there is one.

@@ -16,7 +16,7 @@ use tidegate_core::egress::Policy;
 use tidegate_core::ingest::Request;
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
-use tidegate_destinations::{Answer, Exchange, Outbound, Transport};
+use tidegate_destinations::{Answer, Exchange, MayLeave, Outbound, Transport};
 use tidegate_server::clock::Clock;
 use tidegate_server::entropy::Entropy;
 use tidegate_server::metrics::Metrics;
@@ -99,7 +99,7 @@ struct Receivers {
 
 #[async_trait]
 impl Transport for Receivers {
-    async fn send(&self, outbound: Outbound) -> Exchange {
+    async fn send_if(&self, outbound: Outbound, _: MayLeave<'_>) -> Option<Exchange> {
         let to = outbound.target.url().path().trim_start_matches('/').to_owned();
         let body = serde_json::from_slice(&outbound.body).expect("bodies are JSON");
         let ms = u64::try_from(self.clock.now().since(START).as_millis()).expect("scenes are short");
@@ -114,7 +114,7 @@ impl Transport for Receivers {
         self.clock.pause(Duration::from_millis(reply.after_ms)).await;
         let retry_after = reply.retry_after.map(str::to_owned);
         let answer = Answer { status: reply.status, retry_after, head: ResponseHead::default(), grant: None };
-        Exchange { phases: Phases::default(), result: Ok(answer) }
+        Some(Exchange { phases: Phases::default(), result: Ok(answer) })
     }
 }
 

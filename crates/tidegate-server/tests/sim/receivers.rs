@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
 use tidegate_core::id::Mint;
-use tidegate_destinations::{Answer, Exchange, Failure, Outbound, Transport};
+use tidegate_destinations::{Answer, Exchange, Failure, MayLeave, Outbound, Transport};
 
 use super::dice::Dice;
 use super::history::{Heard, Histories, Sent};
@@ -66,14 +66,18 @@ enum Reply {
 
 #[async_trait]
 impl Transport for Receivers {
-    async fn send(&self, outbound: Outbound) -> Exchange {
+    async fn send_if(&self, outbound: Outbound, may_leave: MayLeave<'_>) -> Option<Exchange> {
+        // Whoever falls asleep here, where others connect, is asked again when it wakes up.
         self.life.point().await;
+        if !may_leave() {
+            return None;
+        }
         let began = self.life.clock.elapsed();
         if outbound.headers["webhook-id"].as_bytes().starts_with(b"vfy_") {
             let result = tokio::time::timeout(outbound.timeout, self.consent(&outbound)).await;
             let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
             self.life.point().await;
-            return Exchange { phases: Phases::default(), result };
+            return Some(Exchange { phases: Phases::default(), result });
         }
         if super::folds::is_fold(outbound.target.url().path().trim_start_matches('/')) {
             let index = self.note_fold(&outbound);
@@ -81,7 +85,7 @@ impl Transport for Receivers {
             let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));
             self.history.lock().folds_under_way.remove(&index);
             self.life.point().await;
-            return Exchange { phases: Phases::default(), result };
+            return Some(Exchange { phases: Phases::default(), result });
         }
         let (index, dice) = self.note_send(&outbound);
         let result = tokio::time::timeout(outbound.timeout, self.serve(&outbound, index, dice)).await;
@@ -89,7 +93,7 @@ impl Transport for Receivers {
         self.note_told(index, &result);
         self.life.point().await;
         let total_us = u32::try_from((self.life.clock.elapsed() - began).as_micros()).unwrap_or(u32::MAX);
-        Exchange { phases: Phases { total_us, ..Phases::default() }, result }
+        Some(Exchange { phases: Phases { total_us, ..Phases::default() }, result })
     }
 }
 
