@@ -286,6 +286,7 @@ pub trait Store: Send + Sync + 'static {
             replicas: Vec::new(),
             expired: Vec::new(),
             version: None,
+            weakness: None,
         })
     }
     /// Voids what an expired process held: those requests may have arrived, so they are due again under the same id.

@@ -112,6 +112,11 @@ fn accepting(app: &App) -> Check {
 }
 
 fn store(app: &App) -> Check {
+    if let Some(weakness) = app.parts.standing.weakness() {
+        let detail = format!("{weakness} in PostgreSQL: an event could be lost, so none is accepted");
+        let remedy = "set it to on and let PostgreSQL read its settings again; events are accepted a second later";
+        return Check::new("store", false, State::Failing, detail, remedy);
+    }
     let is_heard = app.parts.standing.is_heard();
     let what = if is_heard { "the last commit failed" } else { "the database does not answer" };
     let detail = format!("{what}: events can not be accepted");
@@ -269,8 +274,11 @@ const OPENMETRICS: &str = "application/openmetrics-text";
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use tidegate_core::ingest::Request;
     use tidegate_store::{Change, SubscriberUpdate};
 
+    use super::super::events::store_unavailable;
     use super::super::stage::Stage;
     use super::*;
 
@@ -280,6 +288,29 @@ mod tests {
         let status = answer.status().as_u16();
         let body = axum::body::to_bytes(answer.into_body(), 10_000).await.expect("a body");
         (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_could_lose_events_gets_none_until_it_keeps_them_again() {
+        let stage = Stage::new().await;
+        let (standing, ingest) = (&stage.app.parts.standing, &stage.app.pipeline.ingest);
+        let send = async || {
+            let body = Bytes::from_static(br#"{"source":"s","type":"t"}"#);
+            let request = Request { content_type: None, headers: &[], body: &body };
+            ingest.accept(1, ingest.decode(&request).expect("an event")).await.is_ok()
+        };
+        assert!(send().await);
+        assert!(standing.set_weakness(Some("fsync is off")) && !standing.set_weakness(Some("fsync is off")));
+        assert!(!send().await, "it could be lost");
+        let (status, answer) = ready(&stage).await;
+        assert_eq!((status, &answer["checks"]["store"]["state"]), (503, &"failing".into()), "{answer}");
+        let detail = answer["checks"]["store"]["detail"].as_str().expect("why");
+        assert!(detail.starts_with("fsync is off"), "{detail}");
+        let problem = store_unavailable(&stage.app).into_response();
+        assert_eq!((problem.status().as_u16(), problem.headers().contains_key("retry-after")), (503, true));
+        assert!(standing.set_weakness(None));
+        assert!(send().await);
+        assert_eq!(ready(&stage).await.0, 200);
     }
 
     #[tokio::test(start_paused = true)]

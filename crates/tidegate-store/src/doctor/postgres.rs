@@ -98,7 +98,6 @@ async fn durability(client: &Client) -> Result<Vec<Symptom>> {
     let mut said = Vec::new();
     for (name, remedy) in [
         ("fsync", "set fsync = on in postgresql.conf: without it a crash of the machine ruins the database"),
-        ("full_page_writes", "set full_page_writes = on: without it a page half written is lost in a crash"),
         (
             "synchronous_commit",
             "ALTER ROLE … SET synchronous_commit = on: without it an accepted event can be lost in a crash",
@@ -110,6 +109,12 @@ async fn durability(client: &Client) -> Result<Vec<Symptom>> {
         } else {
             said.push(format!("{name} {value}"));
         }
+    }
+    // Some file systems never leave a page half written, so it may be meant.
+    if setting(client, "full_page_writes").await? == "off" {
+        let remedy = "set full_page_writes = on, unless the file system never leaves a page half written (ZFS): on any other \
+                      one a crash of the machine can ruin the database";
+        symptoms.push(Symptom::warning("durability", "full_page_writes is off", remedy));
     }
     if symptoms.is_empty() {
         symptoms.push(Symptom::fine("durability", said.join(", ")));
