@@ -17,6 +17,10 @@ use crate::{Error, Result};
 /// The oldest server this is written for and tested with.
 pub(crate) const VERSION_MIN: i32 = 150_000;
 
+/// A store whose newest time lies further ahead than this was written by a wrong clock. Within it a new process goes on where
+/// the others were and runs slowly until the database's clock has come so far: in twice this time.
+const AHEAD_MAX: Duration = Duration::from_hours(1);
+
 /// A group's numbers are one block of the sequence: two to the power of this many.
 pub(super) const BLOCK_BITS: u32 = 20;
 
@@ -43,13 +47,18 @@ const MIGRATIONS_SQL: [&str; 14] = [
 ];
 
 impl PostgresStore {
-    /// Opens or creates the store. `now` is used by a store that is made now.
-    pub async fn open(url: &str, terms: Terms, now: Timestamp) -> Result<Self> {
+    /// Opens or creates the store. Time begins with the database's clock, as it goes on: this machine's may be wrong, and what
+    /// it wrote would stay. Only tests bring a time of their own.
+    pub async fn open(url: &str, terms: Terms, time: Option<Timestamp>) -> Result<Self> {
         let target = Target::parse(url)?;
         let pool = Pool::new(target.clone());
         check_version(&target).await?;
         migrate(&target).await?;
         let conn = pool.lend().await?;
+        let now = match time {
+            Some(now) => now,
+            None => replicas::now(&conn).await?,
+        };
         create(&conn, &terms, now).await?;
         let row = conn.only("SELECT salt, greatest(at, (SELECT max(at) FROM replicas)), period_ms, period_bits FROM installation", &[]).await?;
         let periods = Periods {
@@ -68,12 +77,27 @@ impl PostgresStore {
             incarnation: AtomicI64::new(incarnation),
             name: terms.name,
             salt: row.get(0),
-            latest: Timestamp::from_ms(row.get(1)),
+            latest: believable(Timestamp::from_ms(row.get(1)), now),
             windows_max: AtomicUsize::new(WINDOWS_PER_PROJECT_MAX),
         });
         let writer = Writer::new(Arc::clone(&shared), incarnation);
         Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared, pulse: Mutex::default() })
     }
+}
+
+/// What the store has seen, unless it lies so far ahead that a clock was wrong then: one that would begin there would be
+/// wrong as well, for as long again. Nothing depends on it but what is due, which then waits for the right time to come; the order
+/// of events is that of their numbers, whatever a clock showed.
+fn believable(latest: Timestamp, now: Timestamp) -> Timestamp {
+    let ahead = latest.since(now);
+    if ahead <= AHEAD_MAX {
+        return latest;
+    }
+    tracing::warn!(
+        ahead_s = ahead.as_secs(),
+        "the store has seen a time that lies far ahead of the database's clock: going by that clock"
+    );
+    now
 }
 
 /// Refuses a server that is too old, or takes no writes.

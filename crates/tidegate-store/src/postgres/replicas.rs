@@ -12,6 +12,12 @@ use crate::{Beat, Error, Load, Replica, TakenOver};
 /// The database's clock, in milliseconds.
 const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
+/// What it shows.
+pub(super) async fn now(conn: &Conn) -> Asked<Timestamp> {
+    let row = conn.only(&format!("SELECT {NOW_MS}"), &[]).await?;
+    Ok(Timestamp::from_ms(row.get(0)))
+}
+
 /// Gives this process a new life.
 pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
     let incarnation: Incarnation = conn.only("SELECT nextval('incarnations')", &[]).await?.get(0);

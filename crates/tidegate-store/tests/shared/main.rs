@@ -312,12 +312,37 @@ async fn a_cancelled_caller_leaves_no_transaction_open() {
     tokio::time::timeout(Duration::from_secs(20), store.newest()).await.unwrap().unwrap();
 }
 
+/// All go by the database's clock from the first row on, and a time that only a wrong clock can have written leads nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn time_begins_with_the_databases_clock() {
+    let schema = Schema::new();
+    let terms = || Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
+    let session = connect(&schema).await;
+    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let theirs = session.client.query_one(now, &[]).await.unwrap().get::<_, i64>(0);
+    let hour = Duration::from_hours(1);
+    // A millisecond: the database's clock is finer than what is kept of it.
+    let is_now = |at: i64| (theirs - 1..theirs + 600_000).contains(&at);
+
+    let store = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    let began = store.beat(Load::default()).await.unwrap().replicas[0].began_at;
+    assert!(is_now(store.latest().as_ms()) && is_now(began.as_ms()), "{} {began}", store.latest());
+
+    let ahead = store.latest().plus(hour / 2);
+    store.trigger(1, ahead).await.unwrap();
+    let next = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    assert_eq!(next.latest(), ahead, "it goes on where the others are");
+    store.trigger(1, ahead.plus(hour * 24)).await.unwrap();
+    let next = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    assert!(is_now(next.latest().as_ms()), "{}", next.latest());
+}
+
 /// What is answered as accepted is on disk, or nothing is accepted at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_answers_before_the_disk_does_is_refused() {
     let schema = Schema::new();
     let url = format!("{}&options=-c%20synchronous_commit%3Doff", schema.url());
     let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
-    let refused = PostgresStore::open(&url, terms, NOW).await.err().expect("it is refused");
+    let refused = PostgresStore::open(&url, terms, Some(NOW)).await.err().expect("it is refused");
     assert!(matches!(&refused, Error::Unusable(why) if why.contains("synchronous_commit")), "{refused}");
 }
