@@ -25,6 +25,7 @@ mod observe;
 mod read;
 mod rebuild;
 mod replica;
+mod schema;
 mod sweep;
 mod window;
 

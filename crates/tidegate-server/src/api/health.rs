@@ -114,7 +114,8 @@ fn accepting(app: &App) -> Check {
 fn store(app: &App) -> Check {
     if let Some(weakness) = app.parts.standing.weakness() {
         let detail = format!("{weakness} in PostgreSQL: an event could be lost, so none is accepted");
-        let remedy = "set it to on and let PostgreSQL read its settings again; events are accepted a second later";
+        let remedy =
+            "set it to on and let PostgreSQL read its settings again; events are accepted a second later";
         return Check::new("store", false, State::Failing, detail, remedy);
     }
     let is_heard = app.parts.standing.is_heard();

@@ -7,7 +7,8 @@ use tokio_postgres::Client;
 
 use super::Symptom;
 use crate::postgres::connect::{Target, failed};
-use crate::postgres::{SESSIONS_OF_A_PROCESS, VERSION_MIN};
+use crate::postgres::{MIGRATIONS, SESSIONS_OF_A_PROCESS, VERSION_MIN};
+use crate::schema::{Recorded, known};
 use crate::{Error, Result};
 
 /// Deliveries are signed with this machine's wall clock, which receivers compare with their own.
@@ -44,6 +45,7 @@ pub async fn examine(url: &str, wall: impl Fn() -> Timestamp + Sync) -> Vec<Symp
         connections(client).await,
         upkeep(client).await,
         replication(client).await,
+        schema(client, &target).await,
         tables(client, &target).await,
     ] {
         match looked {
@@ -222,6 +224,29 @@ fn judge_standbys(standbys: &[Standby], waits: &str) -> Symptom {
     }
     let names: Vec<&str> = synchronous.iter().filter_map(|standby| standby.name.as_deref()).collect();
     Symptom::fine("replication", format!("every commit waits for a standby ({})", names.join(", ")))
+}
+
+/// Which versions may run on what is there.
+async fn schema(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
+    let table = format!("{}.migrations", target.schema());
+    let sql = "SELECT count(*) > 0 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'needs'";
+    if !client.query_one(sql, &[&table]).await.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(Vec::new());
+    }
+    let sql = format!("SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM {table}");
+    let row = client.query_one(&sql, &[]).await.map_err(failed)?;
+    let [number, needs] = [0, 1].map(|column| row.get::<_, i32>(column).unsigned_abs());
+    Ok(vec![judge_schema(Recorded { number, needs }, known(MIGRATIONS))])
+}
+
+fn judge_schema(recorded: Recorded, known: u32) -> Symptom {
+    let Recorded { number, needs } = recorded;
+    let detail =
+        format!("the schema is {number}, for versions that know {needs} or more; this one knows {known}");
+    if needs > known {
+        return Symptom::failing("schema", detail, "run the newer version");
+    }
+    Symptom::fine("schema", detail)
 }
 
 async fn tables(client: &Client, target: &Target) -> Result<Vec<Symptom>> {

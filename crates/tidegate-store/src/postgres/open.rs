@@ -7,11 +7,13 @@ use std::time::Duration;
 use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
+use tokio_postgres::Client;
 
 use super::commit::Writer;
 use super::connect::{Target, failed};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
+use crate::schema::{Migration, Recorded, by_count, migrations, missing};
 use crate::{Error, Result};
 
 /// The oldest server this is written for and tested with.
@@ -26,24 +28,25 @@ pub(super) const BLOCK_BITS: u32 = 20;
 
 /// What advisory locks are about; each is taken in the installation's space.
 pub(super) const CONFIGURATION: i32 = 1;
-pub(super) const MIGRATIONS: i32 = 2;
+pub(super) const MIGRATIONS_LOCK: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 14] = [
-    include_str!("../../migrations/postgres/0001_init.sql"),
-    include_str!("../../migrations/postgres/0002_catalog.sql"),
-    include_str!("../../migrations/postgres/0003_sending.sql"),
-    include_str!("../../migrations/postgres/0004_breaker.sql"),
-    include_str!("../../migrations/postgres/0005_replay.sql"),
-    include_str!("../../migrations/postgres/0007_locking.sql"),
-    include_str!("../../migrations/postgres/0008_ids.sql"),
-    include_str!("../../migrations/postgres/0009_folds.sql"),
-    include_str!("../../migrations/postgres/0010_gates.sql"),
-    include_str!("../../migrations/postgres/0013_observe.sql"),
-    include_str!("../../migrations/postgres/0014_claims.sql"),
-    include_str!("../../migrations/postgres/0015_history.sql"),
-    include_str!("../../migrations/postgres/0016_rebuilds.sql"),
-    include_str!("../../migrations/postgres/0018_clocks.sql"),
+pub(crate) const MIGRATIONS: &[Migration] = migrations![
+    "postgres",
+    "0001_init" needs 1,
+    "0002_catalog" needs 2,
+    "0003_sending" needs 3,
+    "0004_breaker" needs 4,
+    "0005_replay" needs 5,
+    "0007_locking" needs 7,
+    "0008_ids" needs 8,
+    "0009_folds" needs 9,
+    "0010_gates" needs 10,
+    "0013_observe" needs 13,
+    "0014_claims" needs 14,
+    "0015_history" needs 15,
+    "0016_rebuilds" needs 16,
+    "0018_clocks" needs 16,
 ];
 
 impl PostgresStore {
@@ -125,25 +128,42 @@ async fn migrate(target: &Target) -> Result<()> {
     let client = &session.client;
     let schema = target.schema();
     let lock = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS}); CREATE SCHEMA IF NOT EXISTS {schema};
+        "BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK}); CREATE SCHEMA IF NOT EXISTS {schema};
          SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
-         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY);",
+         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, needs INTEGER NOT NULL DEFAULT 0);",
         target.space()
     );
     client.batch_execute(&lock).await.map_err(failed)?;
-    let row = client.query_one("SELECT count(*) FROM migrations", &[]).await.map_err(failed)?;
-    let have = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
-    if have > MIGRATIONS_SQL.len() {
-        return Err(Error::Unusable(format!(
-            "the database has schema {have}, this version knows {}: run the newer version",
-            MIGRATIONS_SQL.len()
-        )));
-    }
-    for (index, sql) in MIGRATIONS_SQL.iter().enumerate().skip(have) {
-        let step = format!("{sql}; INSERT INTO migrations VALUES ({})", index + 1);
+    number_anew(client).await?;
+    let sql = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM migrations";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    let [number, needs] = [0, 1].map(|column| row.get::<_, i32>(column).unsigned_abs());
+    for migration in missing(MIGRATIONS, Recorded { number, needs })? {
+        let step = format!("{}; {}", migration.sql, record(migration));
         client.batch_execute(&step).await.map_err(failed)?;
     }
     client.batch_execute("COMMIT").await.map_err(failed)
+}
+
+fn record(migration: &Migration) -> String {
+    format!("INSERT INTO migrations (number, needs) VALUES ({}, {});", migration.number, migration.needs)
+}
+
+/// Versions before this one numbered what they had done without looking at the names of the files. They only count the rows,
+/// which stay as many, so that they go on beside this one.
+async fn number_anew(client: &Client) -> Result<()> {
+    let sql = "SELECT (SELECT count(*) FROM migrations), EXISTS (SELECT FROM pg_attribute
+        WHERE attrelid = 'migrations'::regclass AND attname = 'needs')";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    if row.get(1) {
+        return Ok(());
+    }
+    let there = by_count(MIGRATIONS, usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX))?;
+    let rows: String = there.iter().map(record).collect();
+    let anew = format!(
+        "ALTER TABLE migrations ADD COLUMN needs INTEGER NOT NULL DEFAULT 0; DELETE FROM migrations; {rows}"
+    );
+    client.batch_execute(&anew).await.map_err(failed)
 }
 
 /// Makes a new store's first rows; whoever comes second changes nothing.

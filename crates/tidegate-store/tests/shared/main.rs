@@ -337,6 +337,40 @@ async fn time_begins_with_the_databases_clock() {
     assert!(is_now(next.latest().as_ms()), "{}", next.latest());
 }
 
+/// A process of the version before may start, or start again, beside one that has brought the schema further.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_is_used_if_it_says_that_this_version_will_do() {
+    let schema = Schema::new();
+    let store = schema.open(schema.url(), NOW).await;
+    let session = connect(&schema).await;
+    let numbers = async || -> Vec<i32> {
+        let rows = session.client.query("SELECT number FROM migrations ORDER BY 1", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    let ours = numbers().await;
+    let newest = *ours.last().unwrap();
+    // As versions wrote it that did not look at the names of the files.
+    let counted =
+        "UPDATE migrations m SET number = n FROM (SELECT number, row_number() OVER (ORDER BY number) AS n
+        FROM migrations) c WHERE c.number = m.number";
+    session.client.batch_execute("ALTER TABLE migrations DROP CONSTRAINT migrations_pkey").await.unwrap();
+    session.client.batch_execute(counted).await.unwrap();
+    session.client.batch_execute("ALTER TABLE migrations DROP COLUMN needs").await.unwrap();
+    assert_eq!(numbers().await.last(), Some(&i32::try_from(ours.len()).unwrap()));
+    drop(schema.open(schema.url(), NOW).await);
+    assert_eq!(numbers().await, ours, "each has its file's number again");
+
+    let later = "INSERT INTO migrations (number, needs) VALUES ($1, $2)";
+    session.client.execute(later, &[&(newest + 1), &newest]).await.unwrap();
+    let beside = schema.open(schema.url(), NOW).await;
+    assert_eq!(statuses(&send(&beside, &["1"], &[]).await), [UnitStatus::Accepted]);
+    session.client.execute(later, &[&(newest + 2), &(newest + 1)]).await.unwrap();
+    let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
+    let refused = PostgresStore::open(schema.url(), terms, Some(NOW)).await.err().expect("it is too new");
+    assert!(matches!(&refused, Error::Unusable(why) if why.contains("run the newer version")), "{refused}");
+    assert_eq!(statuses(&send(&store, &["2"], &[]).await), [UnitStatus::Accepted], "who runs goes on");
+}
+
 /// What is answered as accepted is on disk, or nothing is accepted at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_answers_before_the_disk_does_is_refused() {
