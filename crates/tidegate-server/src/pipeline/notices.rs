@@ -145,7 +145,8 @@ mod tests {
         let mut replicas = [Told::default(), Told::default()];
         let mut ids = BTreeSet::new();
         for ms in [60_000, 70_000, 80_000, 90_000] {
-            let notice = if ms % 20_000 == 0 { opened(at(ms)) } else { Notice::BreakerClosed { since: at(ms) } };
+            let notice =
+                if ms % 20_000 == 0 { opened(at(ms)) } else { Notice::BreakerClosed { since: at(ms) } };
             // Each finds out on its own, a little later than the other.
             for (told, later) in replicas.iter_mut().zip([0, 700]) {
                 let now = at(ms + later);

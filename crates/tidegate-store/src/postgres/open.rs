@@ -8,9 +8,10 @@ use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::commit::Writer;
-use super::connect::{Target, failed};
+use super::connect::{Target, failed, root_cause};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
 use crate::schema::{Migration, Recorded, by_count, migrations, missing};
@@ -18,6 +19,11 @@ use crate::{Error, Result};
 
 /// The oldest server this is written for and tested with.
 pub(crate) const VERSION_MIN: i32 = 150_000;
+
+/// Texts are kept as they come, in any script.
+pub(crate) const ENCODING: &str = "UTF8";
+pub(crate) const ENCODING_REMEDY: &str =
+    "make one for this with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name it in store.url";
 
 /// A store whose newest time lies further ahead than this was written by a wrong clock. Within it a new process goes on where
 /// the others were and runs slowly until the database's clock has come so far: in twice this time.
@@ -103,11 +109,11 @@ fn believable(latest: Timestamp, now: Timestamp) -> Timestamp {
     now
 }
 
-/// Refuses a server that is too old, or takes no writes.
+/// Refuses a server that is too old, takes no writes, or could not keep every text; before anything is made there.
 async fn check_version(target: &Target) -> Result<()> {
     let session = target.connect().await?;
     let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
-        current_setting('transaction_read_only') = 'on'";
+        current_setting('transaction_read_only') = 'on', current_setting('server_encoding')";
     let row = session.client.query_one(sql, &[]).await.map_err(failed)?;
     if row.get::<_, i32>(0) < VERSION_MIN {
         let told: &str = row.get(1);
@@ -119,6 +125,13 @@ async fn check_version(target: &Target) -> Result<()> {
         let remedy = "name the primary in store.url, or all servers with target_session_attrs=read-write";
         return Err(Error::Unusable(format!("PostgreSQL at {} {what}: {remedy}", target.place())));
     }
+    let encoding: &str = row.get(4);
+    if encoding != ENCODING {
+        let place = target.place();
+        return Err(Error::Unusable(format!(
+            "the database at {place} is encoded in {encoding}: {ENCODING_REMEDY}"
+        )));
+    }
     Ok(())
 }
 
@@ -127,13 +140,18 @@ async fn migrate(target: &Target) -> Result<()> {
     let session = target.connect_plain().await?;
     let client = &session.client;
     let schema = target.schema();
-    let lock = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK}); CREATE SCHEMA IF NOT EXISTS {schema};
-         SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
-         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, needs INTEGER NOT NULL DEFAULT 0);",
-        target.space()
-    );
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK})", target.space());
     client.batch_execute(&lock).await.map_err(failed)?;
+    let sql = "SELECT to_regnamespace($1) IS NULL, current_user::text, current_database()::text";
+    let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
+    // Only if it is not there: a role that was given one need not be allowed to make any.
+    let make = if row.get(0) { format!("CREATE SCHEMA {schema};") } else { String::new() };
+    let begin = format!(
+        "{make} SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
+         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, needs INTEGER NOT NULL DEFAULT 0);"
+    );
+    let refused = |error| not_allowed(error, &rights_remedy(schema, row.get(1), row.get(2)));
+    client.batch_execute(&begin).await.map_err(refused)?;
     number_anew(client).await?;
     let sql = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM migrations";
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
@@ -143,6 +161,24 @@ async fn migrate(target: &Target) -> Result<()> {
         client.batch_execute(&step).await.map_err(failed)?;
     }
     client.batch_execute("COMMIT").await.map_err(failed)
+}
+
+/// How a role gets what it needs.
+pub(crate) fn rights_remedy(schema: &str, role: &str, database: &str) -> String {
+    format!(
+        "GRANT CREATE ON DATABASE \"{database}\" TO \"{role}\", or make the schema for it with \
+         CREATE SCHEMA {schema} AUTHORIZATION \"{role}\""
+    )
+}
+
+/// What is missing is named, where it is a right.
+fn not_allowed(error: tokio_postgres::Error, remedy: &str) -> Error {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Error::Unusable(format!("{}: {remedy}", root_cause(&error)))
+        }
+        _ => failed(error),
+    }
 }
 
 fn record(migration: &Migration) -> String {

@@ -4,6 +4,7 @@
 
 mod cut;
 mod folds;
+mod grounds;
 mod held;
 mod late;
 mod repeats;
