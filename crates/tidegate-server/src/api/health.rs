@@ -36,6 +36,9 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
         checks.extend(app.troubles.look(&app, now).await);
+        if is_verbose && !app.parts.standing.is_alone() {
+            checks.extend(sharing(&app).await);
+        }
     }
     let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
     let (status, word) = match worst {
@@ -133,6 +136,29 @@ fn lease(app: &App) -> Option<Check> {
     let detail = format!("{note}: nothing is sent");
     let remedy = "it is back with the next heartbeat; if it is not, look at the database and the way to it";
     Some(Check::new("lease", standing.may_act(), State::Degraded, detail, remedy).noting(note))
+}
+
+/// What a shared store is like, for whoever looks closely: told, not judged. `tidegate doctor` judges it.
+async fn sharing(app: &App) -> [Check; 3] {
+    let told = |name, note| Check::new(name, true, State::Ok, String::new(), "").noting(note);
+    let vitals = app.vitals.look(&*app.parts.store, &app.parts.clock).await;
+    let of = |name: &str| vitals.iter().filter(move |vital| vital.name == name).collect::<Vec<_>>();
+    let dead: Vec<String> = of("postgres_dead_rows")
+        .iter()
+        .map(|vital| format!("{} {:.0}", vital.part.unwrap_or("all"), vital.value))
+        .collect();
+    let oldest = of("postgres_oldest_transaction_seconds").first().map_or(0.0, |vital| vital.value);
+    let cleaning = format!("dead rows: {}; the oldest transaction is {oldest:.0} s old", dead.join(", "));
+    let (takeovers, deliveries) = app.parts.metrics.takeovers();
+    let taken = format!("{takeovers} processes were taken over here, with {deliveries} deliveries");
+    // By the number of a life: whose it is stands in `/v1/replicas`, which asks for a key.
+    let fellows = app.parts.standing.fellows();
+    let loads = fellows.replicas.iter().map(|replica| {
+        let load = &replica.load;
+        format!("{} sends {} and holds {}", replica.incarnation, load.in_flight, load.queued)
+    });
+    let loads = format!("{} live: {}", fellows.replicas.len(), loads.collect::<Vec<_>>().join(", "));
+    [told("cleaning", cleaning), told("takeovers", taken), told("replicas", loads)]
 }
 
 /// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready.
