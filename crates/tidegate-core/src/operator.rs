@@ -6,7 +6,6 @@
 use serde_json::{Value, json};
 
 use crate::event::{self, Data, Event, Fields, Fingerprinter, Unit};
-use crate::id;
 use crate::route::pattern::Pattern;
 use crate::subscriber::Match;
 use crate::time::Timestamp;
@@ -87,8 +86,8 @@ impl Notice {
     }
 
     /// Its event.
-    pub fn unit(&self, subscriber: &str, name: &str, now: Timestamp, chance: u128) -> Unit {
-        let (id, time) = (id::event_id(now, chance), now.to_string());
+    pub fn unit(&self, subscriber: &str, name: &str, now: Timestamp, id: String) -> Unit {
+        let time = now.to_string();
         let data = self.data(subscriber, name).to_string();
         let body = event::render(&Fields {
             id: &id,
@@ -139,7 +138,7 @@ mod tests {
     #[test]
     fn only_those_who_name_them_get_them_and_never_about_themselves() {
         let notice = Notice::Disabled { reason: "gone", since: Timestamp::from_ms(0) };
-        let unit = notice.unit("sub_1", "billing", Timestamp::from_ms(5), 7);
+        let unit = notice.unit("sub_1", "billing", Timestamp::from_ms(5), "evt_7".to_owned());
         for (matching, expected) in [
             (json!({}), false),
             (json!({"types": ["*"]}), false),
@@ -171,7 +170,7 @@ mod tests {
             Notice::Exhausted { delivery: "dlv_1".into(), reason: "all 6 attempts failed".into(), since },
         ];
         for notice in notices {
-            let unit = notice.unit("sub_1", "billing", Timestamp::from_ms(5), 7);
+            let unit = notice.unit("sub_1", "billing", Timestamp::from_ms(5), "evt_7".to_owned());
             let event: Value = serde_json::from_slice(&unit.events[0].body).unwrap();
             assert_eq!((&event["source"], &event["subject"]), (&SOURCE.into(), &"sub_1".into()));
             assert!(event["type"].as_str().unwrap().starts_with(TYPES), "{event}");

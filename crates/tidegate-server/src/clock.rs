@@ -6,7 +6,8 @@
 //! signatures, which receivers compare with their own wall clocks.
 //!
 //! Processes that share a store share its clock: then [`Clock::now`] is moved by what the store shows ([`Clock::follow`])
-//! and the machine's own wall clock has no part in it.
+//! and the machine's own wall clock has no part in it. One that is ahead does not go back either: it runs slowly until it is
+//! right.
 //!
 //! In simulation both are driven by tokio's paused time, so timers and clock are one hand.
 
@@ -20,6 +21,10 @@ use tokio::time::Instant;
 
 /// Wall clocks are adjusted by a little all the time; a jump is more than this.
 const JUMP_MS: i64 = 1_000;
+/// A led clock that is ahead stands still for this long at most before it goes on. Told so with every beat, once a second, it
+/// runs at half its speed until it is right: whatever it is ahead by is made up for in twice that time, and what is
+/// due meanwhile takes twice as long, but never stops.
+const STILL_MAX_MS: i64 = 500;
 /// A sleeper looks at the clock at least this often, so that a jump forward does not find it asleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -87,8 +92,14 @@ impl Clock {
 
     /// What decisions and rows use.
     pub fn now(&self) -> Timestamp {
-        let ms = self.0.anchor_ms.load(Ordering::Relaxed) + self.elapsed_ms();
-        Timestamp::from_ms(ms.max(self.0.floor_ms.load(Ordering::Relaxed)))
+        // In this order: whoever sees that it was moved back also sees what it showed before.
+        let ms = self.running_ms();
+        Timestamp::from_ms(ms.max(self.0.floor_ms.load(Ordering::Acquire)))
+    }
+
+    /// What it would show if it had never been ahead.
+    fn running_ms(&self) -> i64 {
+        self.0.anchor_ms.load(Ordering::Acquire) + self.elapsed_ms()
     }
 
     /// What signatures use.
@@ -119,21 +130,25 @@ impl Clock {
         self.0.is_behind.store(is_behind, Ordering::Relaxed);
     }
 
-    /// The clock that is followed shows so much more than this one. Forward at once; back by standing still, if it is
-    /// little, and not at all if it is much: then that one jumped, and what is due must not wait for it.
+    /// The clock that is followed shows so much more than this one. Forward at once; back by standing still, for
+    /// [`STILL_MAX_MS`] at a time: it never goes back, and what is due must not wait for long.
     pub fn follow(&self, correction_ms: i64) {
         let is_behind = correction_ms < -JUMP_MS;
         if correction_ms.abs() > JUMP_MS && !(is_behind && self.0.is_behind.load(Ordering::Relaxed)) {
             tracing::warn!(correction_ms, "the clock of the store and this one differ");
         }
         self.0.is_behind.store(is_behind, Ordering::Relaxed);
-        if is_behind {
+        let (shown_ms, runs_at_ms) = (self.now().as_ms(), self.running_ms());
+        let wanted_ms = shown_ms + correction_ms;
+        if wanted_ms < shown_ms && runs_at_ms < shown_ms {
+            // It stands still already; what is left is told again when it runs.
             return;
         }
-        if correction_ms < 0 {
-            self.0.floor_ms.store(self.now().as_ms(), Ordering::Relaxed);
+        if wanted_ms < shown_ms {
+            self.0.floor_ms.store(shown_ms, Ordering::Release);
         }
-        self.0.anchor_ms.fetch_add(correction_ms, Ordering::Relaxed);
+        let moved_ms = wanted_ms.max(shown_ms - STILL_MAX_MS) - runs_at_ms;
+        self.0.anchor_ms.fetch_add(moved_ms, Ordering::Release);
     }
 
     /// Moves the simulated wall clock.
@@ -219,9 +234,30 @@ mod tests {
         assert_eq!(clock.now(), START.plus(ms(40)), "it waits");
         clock.pause(ms(30)).await;
         assert_eq!(clock.now(), START.plus(ms(50)), "and goes on when it is right");
-        clock.follow(-3_600_000);
+        clock.follow(-10);
+        clock.follow(-10);
+        clock.pause(ms(20)).await;
+        assert_eq!(clock.now(), START.plus(ms(60)), "told twice, it is the same 10 ms");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_led_clock_that_is_far_ahead_runs_at_half_its_speed_until_it_is_right() {
+        let (clock, ahead, second) = (Clock::led(START), Duration::from_hours(1), Duration::from_secs(1));
+        let store = |clock: &Clock| Timestamp::from_ms(START.as_ms()).plus(clock.elapsed());
+        clock.follow(3_600_000);
+        let (mut beats, mut before) = (0, clock.now());
+        assert_eq!(before, START.plus(ahead));
+        while clock.now() > store(&clock) {
+            clock.follow(store(&clock).as_ms() - clock.now().as_ms());
+            assert_eq!(clock.now(), before, "it never goes back");
+            clock.pause(second).await;
+            assert!(clock.now().since(before) >= second / 2, "and never stands still for long");
+            (before, beats) = (clock.now(), beats + 1);
+        }
+        assert_eq!((beats, clock.now()), (7_200, store(&clock)));
         clock.check();
-        assert_eq!(clock.now(), START.plus(ms(50)), "a jump back is not followed, nor is the wall");
+        clock.pause(second).await;
+        assert_eq!(clock.now(), store(&clock), "it stays right, whatever the wall shows");
     }
 
     #[tokio::test(start_paused = true)]

@@ -279,6 +279,11 @@ impl Metrics {
         self.taken_over.inc_by(found.due + found.set_aside);
     }
 
+    /// How many processes were taken over here, and how many deliveries with them.
+    pub fn takeovers(&self) -> (u64, u64) {
+        (self.takeovers.get(), self.taken_over.get())
+    }
+
     /// Retention has taken a step.
     pub fn swept(&self, swept: &Swept) {
         self.events_removed.inc_by(swept.events);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tidegate_core::lease;
 use tidegate_store::sabotage::{self, Line};
 use tidegate_store::{Beat, Replica};
@@ -32,6 +32,8 @@ pub struct Standing {
     moved: Notify,
     /// The last beat came through.
     is_heard: AtomicBool,
+    /// Why the store might not keep what it is given.
+    weakness: ArcSwapOption<&'static str>,
     fellows: ArcSwap<Fellows>,
     leads: AtomicBool,
 }
@@ -64,6 +66,7 @@ impl Standing {
             is_leaving: AtomicBool::new(false),
             moved: Notify::new(),
             is_heard: AtomicBool::new(true),
+            weakness: ArcSwapOption::empty(),
             fellows: ArcSwap::default(),
             leads: AtomicBool::new(is_alone),
         })
@@ -151,6 +154,19 @@ impl Standing {
         self.is_heard.load(Ordering::Relaxed)
     }
 
+    /// Takes note of whether the store keeps what it is given. Says whether that has changed.
+    pub(crate) fn set_weakness(&self, weakness: Option<&'static str>) -> bool {
+        self.weakness() != weakness && {
+            self.weakness.store(weakness.map(Arc::new));
+            true
+        }
+    }
+
+    /// Why an event that is accepted now could be lost, as far as the last beat could tell: then none is.
+    pub fn weakness(&self) -> Option<&'static str> {
+        self.weakness.load().as_ref().map(|weakness| **weakness)
+    }
+
     /// Whether anybody elsewhere looks on as events come.
     pub fn is_watched_elsewhere(&self) -> bool {
         let fellows = self.fellows.load();
@@ -205,6 +221,7 @@ mod tests {
             replicas: lives.iter().map(replica).collect(),
             expired: vec![],
             version: None,
+            weakness: None,
         }
     }
 

@@ -25,6 +25,7 @@ mod observe;
 mod read;
 mod rebuild;
 mod replica;
+mod schema;
 mod sweep;
 mod window;
 
@@ -286,6 +287,7 @@ pub trait Store: Send + Sync + 'static {
             replicas: Vec::new(),
             expired: Vec::new(),
             version: None,
+            weakness: None,
         })
     }
     /// Voids what an expired process held: those requests may have arrived, so they are due again under the same id.

@@ -31,6 +31,8 @@ pub struct Beat {
     pub expired: Vec<Incarnation>,
     /// The configuration in force, where others may change it.
     pub version: Option<Version>,
+    /// Why a commit may not be on disk when it returns, as the store is set up now; absent while it is.
+    pub weakness: Option<&'static str>,
 }
 
 /// A process that shares the store.

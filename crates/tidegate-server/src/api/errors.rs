@@ -401,8 +401,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error("status_unknown", "There is no delivery status of this name.", "Use one that the detail lists."),
     error(
         "store_unavailable",
-        "The store does not answer; nothing was accepted or changed.",
-        "Send it again shortly, with the same ids; if it lasts, look at the server's log and disk.",
+        "The store does not answer, or could lose what it is given; nothing was accepted or changed.",
+        "Send it again shortly, with the same ids; if it lasts, look at `/readyz` and the server's log and disk.",
     ),
     error(
         "streams_exhausted",

@@ -79,12 +79,16 @@ async fn accept(app: &App, request: extract::Request, brought: Option<Carried>) 
     let warnings = ingest.warnings(caller.project, &units);
     match ingest.accept_for(caller.project, units, span).await {
         Ok(receipt) => Ok(answer(&receipt, &warnings)),
-        Err(Unavailable) => Err(store_unavailable()),
+        Err(Unavailable) => Err(store_unavailable(app)),
     }
 }
 
-pub(super) fn store_unavailable() -> Problem {
-    Problem::unavailable("store_unavailable", "the store does not answer; send it again with the same ids")
+pub(super) fn store_unavailable(app: &App) -> Problem {
+    let what = match app.parts.standing.weakness() {
+        Some(weakness) => format!("the database could lose it ({weakness}), so nothing is accepted"),
+        None => "the store does not answer".to_owned(),
+    };
+    Problem::unavailable("store_unavailable", format!("{what}; send it again with the same ids"))
 }
 
 /// The headers that carry attributes of a CloudEvent in binary mode, and the one that may carry an event's id.

@@ -36,6 +36,9 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
         checks.extend(app.troubles.look(&app, now).await);
+        if is_verbose && !app.parts.standing.is_alone() {
+            checks.extend(sharing(&app).await);
+        }
     }
     let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
     let (status, word) = match worst {
@@ -112,6 +115,12 @@ fn accepting(app: &App) -> Check {
 }
 
 fn store(app: &App) -> Check {
+    if let Some(weakness) = app.parts.standing.weakness() {
+        let detail = format!("{weakness} in PostgreSQL: an event could be lost, so none is accepted");
+        let remedy =
+            "set it to on and let PostgreSQL read its settings again; events are accepted a second later";
+        return Check::new("store", false, State::Failing, detail, remedy);
+    }
     let is_heard = app.parts.standing.is_heard();
     let what = if is_heard { "the last commit failed" } else { "the database does not answer" };
     let detail = format!("{what}: events can not be accepted");
@@ -127,6 +136,29 @@ fn lease(app: &App) -> Option<Check> {
     let detail = format!("{note}: nothing is sent");
     let remedy = "it is back with the next heartbeat; if it is not, look at the database and the way to it";
     Some(Check::new("lease", standing.may_act(), State::Degraded, detail, remedy).noting(note))
+}
+
+/// What a shared store is like, for whoever looks closely: told, not judged. `tidegate doctor` judges it.
+async fn sharing(app: &App) -> [Check; 3] {
+    let told = |name, note| Check::new(name, true, State::Ok, String::new(), "").noting(note);
+    let vitals = app.vitals.look(&*app.parts.store, &app.parts.clock).await;
+    let of = |name: &str| vitals.iter().filter(move |vital| vital.name == name).collect::<Vec<_>>();
+    let dead: Vec<String> = of("postgres_dead_rows")
+        .iter()
+        .map(|vital| format!("{} {:.0}", vital.part.unwrap_or("all"), vital.value))
+        .collect();
+    let oldest = of("postgres_oldest_transaction_seconds").first().map_or(0.0, |vital| vital.value);
+    let cleaning = format!("dead rows: {}; the oldest transaction is {oldest:.0} s old", dead.join(", "));
+    let (takeovers, deliveries) = app.parts.metrics.takeovers();
+    let taken = format!("{takeovers} processes were taken over here, with {deliveries} deliveries");
+    // By the number of a life: whose it is stands in `/v1/replicas`, which asks for a key.
+    let fellows = app.parts.standing.fellows();
+    let loads = fellows.replicas.iter().map(|replica| {
+        let load = &replica.load;
+        format!("{} sends {} and holds {}", replica.incarnation, load.in_flight, load.queued)
+    });
+    let loads = format!("{} live: {}", fellows.replicas.len(), loads.collect::<Vec<_>>().join(", "));
+    [told("cleaning", cleaning), told("takeovers", taken), told("replicas", loads)]
 }
 
 /// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready.
@@ -269,8 +301,11 @@ const OPENMETRICS: &str = "application/openmetrics-text";
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use tidegate_core::ingest::Request;
     use tidegate_store::{Change, SubscriberUpdate};
 
+    use super::super::events::store_unavailable;
     use super::super::stage::Stage;
     use super::*;
 
@@ -280,6 +315,29 @@ mod tests {
         let status = answer.status().as_u16();
         let body = axum::body::to_bytes(answer.into_body(), 10_000).await.expect("a body");
         (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_could_lose_events_gets_none_until_it_keeps_them_again() {
+        let stage = Stage::new().await;
+        let (standing, ingest) = (&stage.app.parts.standing, &stage.app.pipeline.ingest);
+        let send = async || {
+            let body = Bytes::from_static(br#"{"source":"s","type":"t"}"#);
+            let request = Request { content_type: None, headers: &[], body: &body };
+            ingest.accept(1, ingest.decode(&request).expect("an event")).await.is_ok()
+        };
+        assert!(send().await);
+        assert!(standing.set_weakness(Some("fsync is off")) && !standing.set_weakness(Some("fsync is off")));
+        assert!(!send().await, "it could be lost");
+        let (status, answer) = ready(&stage).await;
+        assert_eq!((status, &answer["checks"]["store"]["state"]), (503, &"failing".into()), "{answer}");
+        let detail = answer["checks"]["store"]["detail"].as_str().expect("why");
+        assert!(detail.starts_with("fsync is off"), "{detail}");
+        let problem = store_unavailable(&stage.app).into_response();
+        assert_eq!((problem.status().as_u16(), problem.headers().contains_key("retry-after")), (503, true));
+        assert!(standing.set_weakness(None));
+        assert!(send().await);
+        assert_eq!(ready(&stage).await.0, 200);
     }
 
     #[tokio::test(start_paused = true)]

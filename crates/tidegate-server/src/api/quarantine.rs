@@ -109,7 +109,7 @@ pub(super) async fn release(
     let _room = ingest.reserve(REQUEST_BYTES_MAX).ok_or_else(overloaded)?;
     let mut picked = app.parts.store.pick(caller.project, filter).await?;
     let released =
-        ingest.release(caller.project, &mut picked.units).await.map_err(|_| store_unavailable())?;
+        ingest.release(caller.project, &mut picked.units).await.map_err(|_| store_unavailable(&app))?;
     let count = |wanted| released.iter().filter(|status| **status == wanted).count();
     let results = picked.units.iter().zip(&released).map(|(row, status)| result(row, status_name(*status)));
     let counts = json!({

@@ -48,7 +48,7 @@ async fn shared(url: &Address, redis: Option<&Address>, entropy: &Entropy) -> Re
     let early = Clock::system(Timestamp::from_ms(0));
     let salt: [u8; 32] = entropy.bytes();
     let terms = Terms { name: name(), periods: Periods::default(), salt: salt.to_vec() };
-    let store = PostgresStore::open(&url.0, terms, early.now()).await?;
+    let store = PostgresStore::open(&url.0, terms, None).await?;
     // The first beat sets the clock by the store's, before anything asks for the time.
     let began = early.steady();
     let beat = store.beat(Load::default()).await?;

@@ -125,6 +125,17 @@ impl Beats {
         }
     }
 
+    /// The server's settings may change while it runs. What it would not keep is not accepted.
+    fn note_weakness(&self, beat: &Beat) {
+        if !self.standing.set_weakness(beat.weakness) {
+            return;
+        }
+        match beat.weakness {
+            Some(weakness) => tracing::error!("{weakness} in PostgreSQL: nothing is accepted until it is on"),
+            None => tracing::info!("PostgreSQL keeps what it is given again: events are accepted"),
+        }
+    }
+
     fn heard(&mut self, beat: &Beat, began: Duration) {
         if std::mem::take(&mut self.has_failed) {
             tracing::info!("the store hears this process again");
@@ -136,6 +147,7 @@ impl Beats {
         if self.standing.renew(began) {
             self.desk.ring();
         }
+        self.note_weakness(beat);
         self.vigil.beat(began, round_trip, beat.now);
         self.divide(beat);
         self.count += 1;

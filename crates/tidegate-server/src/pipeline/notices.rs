@@ -5,14 +5,15 @@
 //! if the process ends before the store works again.
 //!
 //! Processes that share a store meet the same trouble, each on its own. So that it is told once, what each of them says of
-//! a subscriber within one minute has the same id: the first is accepted, the others are duplicates of it.
+//! a subscriber for the first time within a minute has the same id: the first is accepted, the others come to nothing. So has what each
+//! of them says for the second time, because it happened again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
-use tidegate_core::id::SubscriberNo;
+use tidegate_core::id::{SubscriberNo, event_id};
 use tidegate_core::limits::EXHAUSTED_TOLD_EVERY_MS;
 use tidegate_core::operator::Notice;
 use tidegate_core::time::Timestamp;
@@ -36,6 +37,8 @@ pub(super) struct Notices {
     standing: Arc<Standing>,
     /// When each subscriber's exhausted deliveries were last told of.
     exhausted: Mutex<BTreeMap<SubscriberNo, Timestamp>>,
+    /// What was told by ids that all processes agree on.
+    told: Mutex<Told>,
 }
 
 impl Notices {
@@ -46,6 +49,7 @@ impl Notices {
             entropy: parts.entropy.clone(),
             standing: Arc::clone(&parts.standing),
             exhausted: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -55,8 +59,8 @@ impl Notices {
         if matches!(notice, Notice::Exhausted { .. }) && !self.may_tell_exhausted(rule.no, now) {
             return;
         }
-        let (at, chance) = self.name(&rule.id, notice, now);
-        let unit = notice.unit(&rule.id, &rule.definition.name, at, chance);
+        let id = self.id(rule.no, notice, now);
+        let unit = notice.unit(&rule.id, &rule.definition.name, now, id);
         let (notices, project) = (Arc::clone(self), rule.project);
         tokio::spawn(async move {
             for _ in 0..TRIES {
@@ -69,12 +73,13 @@ impl Notices {
         });
     }
 
-    /// What its id is made of: the time and chance, or what all processes agree on.
-    fn name(&self, subscriber: &str, notice: &Notice, now: Timestamp) -> (Timestamp, u128) {
+    /// Of its own, or the one that all processes give it.
+    fn id(&self, subscriber: SubscriberNo, notice: &Notice, now: Timestamp) -> String {
         if self.standing.is_alone() {
-            return (now, self.entropy.u128());
+            return event_id(now, self.entropy.u128());
         }
-        common_name(subscriber, notice, now)
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.common_id(subscriber, notice, now)
     }
 
     fn may_tell_exhausted(&self, subscriber: SubscriberNo, now: Timestamp) -> bool {
@@ -88,30 +93,69 @@ impl Notices {
     }
 }
 
-/// The same for whoever says the same of a subscriber within one minute.
-fn common_name(subscriber: &str, notice: &Notice, now: Timestamp) -> (Timestamp, u128) {
-    let every = i64::try_from(EXHAUSTED_TOLD_EVERY_MS).unwrap_or(i64::MAX);
-    let hash = digest(&SHA256, format!("{} {subscriber}", notice.type_name()).as_bytes());
-    let chance = u128::from_le_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
-    (Timestamp::from_ms(now.as_ms().div_euclid(every) * every), chance)
+/// How often each thing was told of each subscriber within the minute that is under way.
+#[derive(Default)]
+struct Told {
+    minute: i64,
+    counts: BTreeMap<(SubscriberNo, &'static str), u32>,
+}
+
+impl Told {
+    /// The same for whoever says the same of a subscriber, as often as they do, within one minute.
+    fn common_id(&mut self, subscriber: SubscriberNo, notice: &Notice, now: Timestamp) -> String {
+        let every = i64::try_from(EXHAUSTED_TOLD_EVERY_MS).unwrap_or(i64::MAX);
+        let minute = now.as_ms().div_euclid(every);
+        if self.minute != minute {
+            (self.minute, self.counts) = (minute, BTreeMap::new());
+        }
+        let count = self.counts.entry((subscriber, notice.type_name())).or_default();
+        *count += 1;
+        let hash = digest(&SHA256, format!("{} {subscriber} {count}", notice.type_name()).as_bytes());
+        let chance = u128::from_le_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
+        event_id(Timestamp::from_ms(minute * every), chance)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_ms(ms)
+    }
+
+    fn opened(since: Timestamp) -> Notice {
+        Notice::BreakerOpened { failures: 10, since }
+    }
 
     #[test]
     fn what_all_say_of_a_subscriber_within_a_minute_has_one_id() {
-        let at = Timestamp::from_ms;
-        let id = |subscriber: &str, notice: &Notice, now| {
-            let (at, chance) = common_name(subscriber, notice, now);
-            notice.unit(subscriber, "", at, chance).events[0].id.clone()
-        };
-        let opened = |failures, since| Notice::BreakerOpened { failures, since };
-        let one = id("s", &opened(10, at(60_001)), at(60_001));
-        assert_eq!(one, id("s", &opened(11, at(90_000)), at(119_999)));
-        assert_ne!(one, id("s", &opened(10, at(60_001)), at(120_000)), "another minute");
-        assert_ne!(one, id("t", &opened(10, at(60_001)), at(60_001)), "another subscriber");
-        assert_ne!(one, id("s", &Notice::BreakerClosed { since: at(0) }, at(60_001)), "another thing");
+        let id = |subscriber, notice: &Notice, now| Told::default().common_id(subscriber, notice, now);
+        let one = id(1, &opened(at(60_001)), at(60_001));
+        assert_eq!(one, id(1, &opened(at(90_000)), at(119_999)));
+        assert_ne!(one, id(1, &opened(at(60_001)), at(120_000)), "another minute");
+        assert_ne!(one, id(2, &opened(at(60_001)), at(60_001)), "another subscriber");
+        assert_ne!(one, id(1, &Notice::BreakerClosed { since: at(0) }, at(60_001)), "another thing");
+    }
+
+    #[test]
+    fn what_happens_again_is_told_again_once_and_with_its_own_time() {
+        let mut replicas = [Told::default(), Told::default()];
+        let mut ids = BTreeSet::new();
+        for ms in [60_000, 70_000, 80_000, 90_000] {
+            let notice =
+                if ms % 20_000 == 0 { opened(at(ms)) } else { Notice::BreakerClosed { since: at(ms) } };
+            // Each finds out on its own, a little later than the other.
+            for (told, later) in replicas.iter_mut().zip([0, 700]) {
+                let now = at(ms + later);
+                let id = told.common_id(1, &notice, now);
+                let event = &notice.unit("s", "", now, id.clone()).events[0];
+                assert_eq!((event.time, &event.id), (now, &id));
+                ids.insert(id);
+            }
+        }
+        assert_eq!(ids.len(), 4, "it opened twice and closed twice");
     }
 }

@@ -149,6 +149,10 @@ impl Persist {
         version: Version,
         span: Option<SpanContext>,
     ) -> Result<Vec<UnitStatus>, Unavailable> {
+        // It could be lost although it was answered.
+        if self.standing.weakness().is_some() {
+            return Err(Unavailable);
+        }
         let (reply, answer) = oneshot::channel();
         {
             let mut pending = self.lock();

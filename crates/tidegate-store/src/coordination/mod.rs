@@ -28,6 +28,7 @@ pub use local::{Hub, Local};
 pub use news::News;
 pub use postgres::Postgres;
 pub use redis::Redis;
+pub(crate) use redis::client as redis_client;
 
 /// Hints between replicas and tokens they share. Whatever is lost costs latency or at most one burst, never an event.
 #[async_trait]

@@ -173,7 +173,7 @@ impl Redis {
 
 /// Understands a URL, or says what is wrong with it. With `rediss`, `sslrootcert` names a file of certificates to trust
 /// instead of the public ones, as for PostgreSQL.
-fn client(url: &str) -> Result<Client> {
+pub(crate) fn client(url: &str) -> Result<Client> {
     let unusable = |error: RedisError| Error::Unusable(format!("the URL of Redis can not be used: {error}"));
     let info = url.into_connection_info().map_err(unusable)?;
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

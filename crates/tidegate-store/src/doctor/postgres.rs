@@ -7,7 +7,10 @@ use tokio_postgres::Client;
 
 use super::Symptom;
 use crate::postgres::connect::{Target, failed};
-use crate::postgres::{SESSIONS_OF_A_PROCESS, VERSION_MIN};
+use crate::postgres::{
+    ENCODING, ENCODING_REMEDY, MIGRATIONS, SESSIONS_OF_A_PROCESS, VERSION_MIN, rights_remedy,
+};
+use crate::schema::{Recorded, known};
 use crate::{Error, Result};
 
 /// Deliveries are signed with this machine's wall clock, which receivers compare with their own.
@@ -44,6 +47,8 @@ pub async fn examine(url: &str, wall: impl Fn() -> Timestamp + Sync) -> Vec<Symp
         connections(client).await,
         upkeep(client).await,
         replication(client).await,
+        rights(client, &target).await,
+        schema(client, &target).await,
         tables(client, &target).await,
     ] {
         match looked {
@@ -79,6 +84,14 @@ async fn server(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
         let remedy = "name the primary in store.url, for example with target_session_attrs=read-write";
         return Ok(vec![Symptom::failing("database", format!("{place} is a standby"), remedy)]);
     }
+    let encoding = setting(client, "server_encoding").await?;
+    if encoding != ENCODING {
+        return Ok(vec![Symptom::failing(
+            "database",
+            format!("{place} is encoded in {encoding}"),
+            ENCODING_REMEDY,
+        )]);
+    }
     let row = client
         .query_opt("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", &[])
         .await
@@ -98,7 +111,6 @@ async fn durability(client: &Client) -> Result<Vec<Symptom>> {
     let mut said = Vec::new();
     for (name, remedy) in [
         ("fsync", "set fsync = on in postgresql.conf: without it a crash of the machine ruins the database"),
-        ("full_page_writes", "set full_page_writes = on: without it a page half written is lost in a crash"),
         (
             "synchronous_commit",
             "ALTER ROLE … SET synchronous_commit = on: without it an accepted event can be lost in a crash",
@@ -110,6 +122,12 @@ async fn durability(client: &Client) -> Result<Vec<Symptom>> {
         } else {
             said.push(format!("{name} {value}"));
         }
+    }
+    // Some file systems never leave a page half written, so it may be meant.
+    if setting(client, "full_page_writes").await? == "off" {
+        let remedy = "set full_page_writes = on, unless the file system never leaves a page half written (ZFS): on any other \
+                      one a crash of the machine can ruin the database";
+        symptoms.push(Symptom::warning("durability", "full_page_writes is off", remedy));
     }
     if symptoms.is_empty() {
         symptoms.push(Symptom::fine("durability", said.join(", ")));
@@ -187,7 +205,8 @@ async fn replication(client: &Client) -> Result<Vec<Symptom>> {
         .map(|row| Standby { name: row.get(0), sync_state: row.get(1), behind: row.get(2) })
         .collect();
     let waits = setting(client, "synchronous_commit").await?;
-    Ok(vec![judge_standbys(&standbys, &waits)])
+    let names = setting(client, "synchronous_standby_names").await?;
+    Ok(vec![judge_standbys(&standbys, &waits, &names)])
 }
 
 /// A copy of the database elsewhere.
@@ -198,8 +217,22 @@ struct Standby {
     behind: Option<f64>,
 }
 
-fn judge_standbys(standbys: &[Standby], waits: &str) -> Symptom {
+fn judge_standbys(standbys: &[Standby], waits: &str, names: &str) -> Symptom {
     let is_waited_for = |standby: &&Standby| matches!(standby.sync_state.as_str(), "sync" | "quorum");
+    if standbys.iter().any(|standby| standby.sync_state.is_empty()) {
+        let detail = "there are standbys, and this role may not see whether commits wait for them";
+        return Symptom::warning("replication", detail, "GRANT pg_read_all_stats to the role");
+    }
+    if !names.trim().is_empty() && waits != "local" && !standbys.iter().any(|standby| is_waited_for(&standby))
+    {
+        let detail = format!(
+            "every commit waits for a standby (synchronous_standby_names is {names:?}) and none is connected: nothing \
+             can be accepted"
+        );
+        let remedy = "start the standby, or let commits go on without it: ALTER SYSTEM SET synchronous_standby_names = '' \
+                      and SELECT pg_reload_conf()";
+        return Symptom::failing("replication", detail, remedy);
+    }
     if standbys.is_empty() {
         let detail = "no standby is connected: what backups do not have is lost with this machine's disk";
         return Symptom::fine("replication", detail);
@@ -217,6 +250,44 @@ fn judge_standbys(standbys: &[Standby], waits: &str) -> Symptom {
     }
     let names: Vec<&str> = synchronous.iter().filter_map(|standby| standby.name.as_deref()).collect();
     Symptom::fine("replication", format!("every commit waits for a standby ({})", names.join(", ")))
+}
+
+/// Partitions are made day by day, so tables must be allowed in the schema for good.
+async fn rights(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
+    let sql = "SELECT current_user::text, current_database()::text, CASE WHEN to_regnamespace($1) IS NULL
+        THEN has_database_privilege(current_database(), 'CREATE')
+        ELSE has_schema_privilege($1::text, 'CREATE') AND has_schema_privilege($1::text, 'USAGE') END";
+    let schema = target.schema();
+    let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
+    let (role, database): (&str, &str) = (row.get(0), row.get(1));
+    if row.get(2) {
+        return Ok(vec![Symptom::fine("rights", format!("{role} may make tables in the schema {schema}"))]);
+    }
+    let detail = format!("{role} may not make tables in the schema {schema}");
+    Ok(vec![Symptom::failing("rights", detail, rights_remedy(schema, role, database))])
+}
+
+/// Which versions may run on what is there.
+async fn schema(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
+    let table = format!("{}.migrations", target.schema());
+    let sql = "SELECT count(*) > 0 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'needs'";
+    if !client.query_one(sql, &[&table]).await.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(Vec::new());
+    }
+    let sql = format!("SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM {table}");
+    let row = client.query_one(&sql, &[]).await.map_err(failed)?;
+    let [number, needs] = [0, 1].map(|column| row.get::<_, i32>(column).unsigned_abs());
+    Ok(vec![judge_schema(Recorded { number, needs }, known(MIGRATIONS))])
+}
+
+fn judge_schema(recorded: Recorded, known: u32) -> Symptom {
+    let Recorded { number, needs } = recorded;
+    let detail =
+        format!("the schema is {number}, for versions that know {needs} or more; this one knows {known}");
+    if needs > known {
+        return Symptom::failing("schema", detail, "run the newer version");
+    }
+    Symptom::fine("schema", detail)
 }
 
 async fn tables(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
@@ -281,11 +352,25 @@ mod tests {
             sync_state: sync_state.into(),
             behind: Some(512.0),
         };
-        assert_eq!(judge_standbys(&[], "on").severity, Severity::Fine);
-        let found = judge_standbys(&[standby("async")], "on");
+        let judge = |standbys: &[Standby], waits| judge_standbys(standbys, waits, "");
+        assert_eq!(judge(&[], "on").severity, Severity::Fine);
+        let found = judge(&[standby("async")], "on");
         assert!(found.severity == Severity::Warning && found.detail.contains("512 bytes"), "{found:?}");
-        assert_eq!(judge_standbys(&[standby("async"), standby("sync")], "on").severity, Severity::Fine);
-        assert_eq!(judge_standbys(&[standby("quorum")], "local").severity, Severity::Warning);
+        assert_eq!(judge(&[standby("async"), standby("sync")], "on").severity, Severity::Fine);
+        assert_eq!(judge(&[standby("quorum")], "local").severity, Severity::Warning);
+        assert!(judge(&[standby("")], "on").detail.contains("may not see"));
+        for standbys in [vec![], vec![standby("async")]] {
+            let stuck = judge_standbys(&standbys, "on", "ANY 1 (b, c)");
+            assert!(stuck.severity == Severity::Failing && stuck.remedy.is_some(), "{stuck:?}");
+            assert_ne!(judge_standbys(&standbys, "local", "b").severity, Severity::Failing, "nobody waits");
+        }
+        assert_eq!(judge_standbys(&[standby("sync")], "on", "b").severity, Severity::Fine);
+    }
+
+    #[test]
+    fn a_schema_that_is_too_new_is_told() {
+        let at = |number, needs| judge_schema(Recorded { number, needs }, 18).severity;
+        assert_eq!((at(18, 16), at(19, 18), at(20, 19)), (Severity::Fine, Severity::Fine, Severity::Failing));
     }
 
     #[test]

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use redis::Client;
-
 use super::Symptom;
+use crate::coordination::redis_client as client;
 
 /// How long to wait for a server that does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -14,8 +13,12 @@ const MAJOR_MIN: u32 = 6;
 
 /// Looks at a Redis.
 pub async fn examine(url: &str) -> Vec<Symptom> {
+    // As the server would reach it.
+    let client = match client(url) {
+        Ok(client) => client,
+        Err(error) => return vec![Symptom::failing("redis", error.to_string(), "correct redis.url")],
+    };
     let asked = async {
-        let client = Client::open(url)?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         redis::cmd("INFO").query_async::<String>(&mut connection).await
     };
@@ -72,6 +75,13 @@ fn has_saves(info: &str) -> bool {
 mod tests {
     use super::*;
     use crate::doctor::Severity;
+
+    #[tokio::test]
+    async fn it_is_asked_the_way_the_server_would() {
+        let found = examine("rediss://127.0.0.1:1/?sslrootcert=/nowhere/at/all.pem").await;
+        assert_eq!(found[0].severity, Severity::Failing);
+        assert!(found[0].detail.contains("cannot read the certificates in /nowhere/at/all.pem"), "{found:?}");
+    }
 
     #[test]
     fn what_redis_says_of_itself_is_judged() {

@@ -87,8 +87,10 @@ fn enter() -> String {
                 held = CASE WHEN has_deliveries THEN _blocks || block ELSE _blocks END
             WHERE incarnation = _life AND session = _session
             RETURNING (SELECT version FROM installation) INTO current;
-        IF {fenced} THEN PERFORM refuse('taken over', 'TG002'); END IF;
-        IF has_events AND current <> _version THEN PERFORM refuse(current::text, 'TG001'); END IF;
+        IF {fenced} THEN PERFORM refuse('tidegate: this process was taken over', 'TG002'); END IF;
+        IF has_events AND current <> _version THEN
+            PERFORM refuse('tidegate: the configuration moved to ' || current, 'TG001');
+        END IF;
         IF has_lanes THEN PERFORM * FROM ({}) l; END IF;",
         named(lanes::LOCK, &["_space", "_locks"])
     )

@@ -364,7 +364,8 @@ fn judge(fault: Fault, conn: &Conn, routed: Version) -> Failure {
     }
 }
 
-/// The configuration in force, as the refusal told.
+/// The configuration in force, as the refusal told: its last word.
 fn told_version(error: &tokio_postgres::Error) -> Version {
-    error.as_db_error().and_then(|told| told.message().parse().ok()).unwrap_or_default()
+    let word = error.as_db_error().and_then(|told| told.message().rsplit(' ').next()?.parse().ok());
+    word.unwrap_or_default()
 }

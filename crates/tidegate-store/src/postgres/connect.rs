@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notification};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notification, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
@@ -36,6 +36,15 @@ const SETTINGS: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET
     SET enable_bitmapscan = off; SET enable_material = off; SET jit = off; SET plan_cache_mode = force_generic_plan;
     SET default_transaction_isolation = 'read committed'; SET statement_timeout = '30s'; SET lock_timeout = '10s';
     SET idle_in_transaction_session_timeout = '10s'; SET client_min_messages = warning;";
+
+/// Whether commits are on disk when they return, the last of a session's settings. What `synchronous_commit` says now it says
+/// for as long as the session lives: whoever changes it and lets the server read its settings again changes it for sessions
+/// to come, which are asked first. `fsync` can not be kept like that; every beat looks at it.
+const KEEPING: &str = "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false),
+    current_setting('fsync')";
+
+/// What is told of a server that does not flush.
+pub(super) const FSYNC_OFF: &str = "fsync is off";
 
 /// Where the database is and how it is reached.
 #[derive(Clone)]
@@ -129,9 +138,13 @@ impl Target {
 
     async fn connect_with_settings(&self) -> Result<Session> {
         let session = self.connect_plain().await?;
-        let settings = format!("{SETTINGS} SET search_path = {};", self.schema);
-        session.client.batch_execute(&settings).await.map_err(failed)?;
-        check_durable(&session.client).await?;
+        let settings = format!("{SETTINGS} SET search_path = {}; {KEEPING}", self.schema);
+        let told = session.client.simple_query(&settings).await.map_err(failed)?;
+        let told = told.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some((row.get(0)?, row.get(1)?)),
+            _ => None,
+        });
+        check_durable(told.unwrap_or_default())?;
         Ok(session)
     }
 
@@ -170,11 +183,8 @@ async fn in_time(connecting: impl Future<Output = Result<Session>>) -> Result<Se
     }
 }
 
-/// A commit must be on disk when it returns: asked of every session, because settings may change while we run.
-async fn check_durable(client: &Client) -> Result<()> {
-    let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync')";
-    let row = client.query_one(sql, &[]).await.map_err(failed)?;
-    let (synchronous_commit, fsync): (&str, &str) = (row.get(0), row.get(1));
+/// A commit must be on disk when it returns, see [`KEEPING`].
+fn check_durable((synchronous_commit, fsync): (&str, &str)) -> Result<()> {
     if synchronous_commit == "off" {
         return Err(unusable(
             "synchronous_commit is off, so an accepted event could be lost: set it to on (or remote_write, \
@@ -183,7 +193,7 @@ async fn check_durable(client: &Client) -> Result<()> {
         ));
     }
     if fsync == "off" {
-        return Err(unusable("fsync is off, so an accepted event could be lost: set it to on".to_owned()));
+        return Err(unusable(format!("{FSYNC_OFF}, so an accepted event could be lost: set it to on")));
     }
     Ok(())
 }

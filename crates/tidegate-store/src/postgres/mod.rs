@@ -92,7 +92,7 @@ pub struct PostgresStore {
 /// A process whose last beat is older than this has expired.
 pub use tidegate_core::lease::BEAT_TTL;
 
-pub(crate) use open::VERSION_MIN;
+pub(crate) use open::{ENCODING, ENCODING_REMEDY, MIGRATIONS, VERSION_MIN, rights_remedy};
 
 /// Sessions that one process opens at most: the pool, the one that writes, the one that beats, and two for
 /// coordination.

@@ -7,49 +7,67 @@ use std::time::Duration;
 use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 use tokio::sync::Mutex;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::commit::Writer;
-use super::connect::{Target, failed};
+use super::connect::{Target, failed, root_cause};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
+use crate::schema::{Migration, Recorded, by_count, migrations, missing};
 use crate::{Error, Result};
 
 /// The oldest server this is written for and tested with.
 pub(crate) const VERSION_MIN: i32 = 150_000;
+
+/// Texts are kept as they come, in any script.
+pub(crate) const ENCODING: &str = "UTF8";
+pub(crate) const ENCODING_REMEDY: &str =
+    "make one for this with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name it in store.url";
+
+/// A store whose newest time lies further ahead than this was written by a wrong clock. Within it a new process goes on where
+/// the others were and runs slowly until the database's clock has come so far: in twice this time.
+const AHEAD_MAX: Duration = Duration::from_hours(1);
 
 /// A group's numbers are one block of the sequence: two to the power of this many.
 pub(super) const BLOCK_BITS: u32 = 20;
 
 /// What advisory locks are about; each is taken in the installation's space.
 pub(super) const CONFIGURATION: i32 = 1;
-pub(super) const MIGRATIONS: i32 = 2;
+pub(super) const MIGRATIONS_LOCK: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
 
-const MIGRATIONS_SQL: [&str; 14] = [
-    include_str!("../../migrations/postgres/0001_init.sql"),
-    include_str!("../../migrations/postgres/0002_catalog.sql"),
-    include_str!("../../migrations/postgres/0003_sending.sql"),
-    include_str!("../../migrations/postgres/0004_breaker.sql"),
-    include_str!("../../migrations/postgres/0005_replay.sql"),
-    include_str!("../../migrations/postgres/0007_locking.sql"),
-    include_str!("../../migrations/postgres/0008_ids.sql"),
-    include_str!("../../migrations/postgres/0009_folds.sql"),
-    include_str!("../../migrations/postgres/0010_gates.sql"),
-    include_str!("../../migrations/postgres/0013_observe.sql"),
-    include_str!("../../migrations/postgres/0014_claims.sql"),
-    include_str!("../../migrations/postgres/0015_history.sql"),
-    include_str!("../../migrations/postgres/0016_rebuilds.sql"),
-    include_str!("../../migrations/postgres/0018_clocks.sql"),
+pub(crate) const MIGRATIONS: &[Migration] = migrations![
+    "postgres",
+    "0001_init" needs 1,
+    "0002_catalog" needs 2,
+    "0003_sending" needs 3,
+    "0004_breaker" needs 4,
+    "0005_replay" needs 5,
+    "0007_locking" needs 7,
+    "0008_ids" needs 8,
+    "0009_folds" needs 9,
+    "0010_gates" needs 10,
+    "0013_observe" needs 13,
+    "0014_claims" needs 14,
+    "0015_history" needs 15,
+    "0016_rebuilds" needs 16,
+    "0018_clocks" needs 16,
 ];
 
 impl PostgresStore {
-    /// Opens or creates the store. `now` is used by a store that is made now.
-    pub async fn open(url: &str, terms: Terms, now: Timestamp) -> Result<Self> {
+    /// Opens or creates the store. Time begins with the database's clock, as it goes on: this machine's may be wrong, and what
+    /// it wrote would stay. Only tests bring a time of their own.
+    pub async fn open(url: &str, terms: Terms, time: Option<Timestamp>) -> Result<Self> {
         let target = Target::parse(url)?;
         let pool = Pool::new(target.clone());
         check_version(&target).await?;
         migrate(&target).await?;
         let conn = pool.lend().await?;
+        let now = match time {
+            Some(now) => now,
+            None => replicas::now(&conn).await?,
+        };
         create(&conn, &terms, now).await?;
         let row = conn.only("SELECT salt, greatest(at, (SELECT max(at) FROM replicas)), period_ms, period_bits FROM installation", &[]).await?;
         let periods = Periods {
@@ -68,7 +86,7 @@ impl PostgresStore {
             incarnation: AtomicI64::new(incarnation),
             name: terms.name,
             salt: row.get(0),
-            latest: Timestamp::from_ms(row.get(1)),
+            latest: believable(Timestamp::from_ms(row.get(1)), now),
             windows_max: AtomicUsize::new(WINDOWS_PER_PROJECT_MAX),
         });
         let writer = Writer::new(Arc::clone(&shared), incarnation);
@@ -76,11 +94,26 @@ impl PostgresStore {
     }
 }
 
-/// Refuses a server that is too old, or takes no writes.
+/// What the store has seen, unless it lies so far ahead that a clock was wrong then: one that would begin there would be
+/// wrong as well, for as long again. Nothing depends on it but what is due, which then waits for the right time to come; the order
+/// of events is that of their numbers, whatever a clock showed.
+fn believable(latest: Timestamp, now: Timestamp) -> Timestamp {
+    let ahead = latest.since(now);
+    if ahead <= AHEAD_MAX {
+        return latest;
+    }
+    tracing::warn!(
+        ahead_s = ahead.as_secs(),
+        "the store has seen a time that lies far ahead of the database's clock: going by that clock"
+    );
+    now
+}
+
+/// Refuses a server that is too old, takes no writes, or could not keep every text; before anything is made there.
 async fn check_version(target: &Target) -> Result<()> {
     let session = target.connect().await?;
     let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
-        current_setting('transaction_read_only') = 'on'";
+        current_setting('transaction_read_only') = 'on', current_setting('server_encoding')";
     let row = session.client.query_one(sql, &[]).await.map_err(failed)?;
     if row.get::<_, i32>(0) < VERSION_MIN {
         let told: &str = row.get(1);
@@ -92,6 +125,13 @@ async fn check_version(target: &Target) -> Result<()> {
         let remedy = "name the primary in store.url, or all servers with target_session_attrs=read-write";
         return Err(Error::Unusable(format!("PostgreSQL at {} {what}: {remedy}", target.place())));
     }
+    let encoding: &str = row.get(4);
+    if encoding != ENCODING {
+        let place = target.place();
+        return Err(Error::Unusable(format!(
+            "the database at {place} is encoded in {encoding}: {ENCODING_REMEDY}"
+        )));
+    }
     Ok(())
 }
 
@@ -100,26 +140,66 @@ async fn migrate(target: &Target) -> Result<()> {
     let session = target.connect_plain().await?;
     let client = &session.client;
     let schema = target.schema();
-    let lock = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS}); CREATE SCHEMA IF NOT EXISTS {schema};
-         SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
-         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY);",
-        target.space()
-    );
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK})", target.space());
     client.batch_execute(&lock).await.map_err(failed)?;
-    let row = client.query_one("SELECT count(*) FROM migrations", &[]).await.map_err(failed)?;
-    let have = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
-    if have > MIGRATIONS_SQL.len() {
-        return Err(Error::Unusable(format!(
-            "the database has schema {have}, this version knows {}: run the newer version",
-            MIGRATIONS_SQL.len()
-        )));
-    }
-    for (index, sql) in MIGRATIONS_SQL.iter().enumerate().skip(have) {
-        let step = format!("{sql}; INSERT INTO migrations VALUES ({})", index + 1);
+    let sql = "SELECT to_regnamespace($1) IS NULL, current_user::text, current_database()::text";
+    let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
+    // Only if it is not there: a role that was given one need not be allowed to make any.
+    let make = if row.get(0) { format!("CREATE SCHEMA {schema};") } else { String::new() };
+    let begin = format!(
+        "{make} SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
+         CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, needs INTEGER NOT NULL DEFAULT 0);"
+    );
+    let refused = |error| not_allowed(error, &rights_remedy(schema, row.get(1), row.get(2)));
+    client.batch_execute(&begin).await.map_err(refused)?;
+    number_anew(client).await?;
+    let sql = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM migrations";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    let [number, needs] = [0, 1].map(|column| row.get::<_, i32>(column).unsigned_abs());
+    for migration in missing(MIGRATIONS, Recorded { number, needs })? {
+        let step = format!("{}; {}", migration.sql, record(migration));
         client.batch_execute(&step).await.map_err(failed)?;
     }
     client.batch_execute("COMMIT").await.map_err(failed)
+}
+
+/// How a role gets what it needs.
+pub(crate) fn rights_remedy(schema: &str, role: &str, database: &str) -> String {
+    format!(
+        "GRANT CREATE ON DATABASE \"{database}\" TO \"{role}\", or make the schema for it with \
+         CREATE SCHEMA {schema} AUTHORIZATION \"{role}\""
+    )
+}
+
+/// What is missing is named, where it is a right.
+fn not_allowed(error: tokio_postgres::Error, remedy: &str) -> Error {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Error::Unusable(format!("{}: {remedy}", root_cause(&error)))
+        }
+        _ => failed(error),
+    }
+}
+
+fn record(migration: &Migration) -> String {
+    format!("INSERT INTO migrations (number, needs) VALUES ({}, {});", migration.number, migration.needs)
+}
+
+/// Versions before this one numbered what they had done without looking at the names of the files. They only count the rows,
+/// which stay as many, so that they go on beside this one.
+async fn number_anew(client: &Client) -> Result<()> {
+    let sql = "SELECT (SELECT count(*) FROM migrations), EXISTS (SELECT FROM pg_attribute
+        WHERE attrelid = 'migrations'::regclass AND attname = 'needs')";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    if row.get(1) {
+        return Ok(());
+    }
+    let there = by_count(MIGRATIONS, usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX))?;
+    let rows: String = there.iter().map(record).collect();
+    let anew = format!(
+        "ALTER TABLE migrations ADD COLUMN needs INTEGER NOT NULL DEFAULT 0; DELETE FROM migrations; {rows}"
+    );
+    client.batch_execute(&anew).await.map_err(failed)
 }
 
 /// Makes a new store's first rows; whoever comes second changes nothing.

@@ -4,12 +4,19 @@ use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
+use super::connect::FSYNC_OFF;
 use super::db::{Asked, Conn};
 use super::{BEAT_TTL, held, lanes, windows};
 use crate::{Beat, Error, Load, Replica, TakenOver};
 
 /// The database's clock, in milliseconds.
 const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// What it shows.
+pub(super) async fn now(conn: &Conn) -> Asked<Timestamp> {
+    let row = conn.only(&format!("SELECT {NOW_MS}"), &[]).await?;
+    Ok(Timestamp::from_ms(row.get(0)))
+}
 
 /// Gives this process a new life.
 pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
@@ -38,15 +45,24 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
         return Err(Error::Fenced.into());
     }
     let sql = format!(
-        "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall
+        "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall,
+            current_setting('fsync')
          FROM beats b, installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
-    let mut beat = Beat { now: None, incarnation, replicas: Vec::new(), expired: Vec::new(), version: None };
+    let mut beat = Beat {
+        now: None,
+        incarnation,
+        replicas: Vec::new(),
+        expired: Vec::new(),
+        version: None,
+        weakness: None,
+    };
     for row in rows {
         let (at, now) = (Timestamp::from_ms(row.get(3)), Timestamp::from_ms(row.get(6)));
         beat.now = Some(now);
         beat.version = Some(row.get(8));
+        beat.weakness = (row.get::<_, &str>(11) == "off").then_some(FSYNC_OFF);
         // One that lies ahead is from before the database's clock went back, and has not been renewed since.
         if now.since(at) > BEAT_TTL || at.since(now) > BEAT_TTL {
             beat.expired.push(row.get(0));

@@ -28,7 +28,7 @@ pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
 /// Renews this life, and takes part in the configuration and in what readers must wait for.
 const ENTER: &str =
     "WITH mine AS (UPDATE replicas SET written = $3, at = $7 WHERE incarnation = $1 AND session = $2 RETURNING 1)
-    SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('taken over', 'TG002') END,
+    SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM mine) THEN refuse('tidegate: this process was taken over', 'TG002') END,
         pg_advisory_xact_lock_shared($4::int, $5::int), pg_advisory_xact_lock_shared($6::bigint | last_value)
     FROM numbers";
 
@@ -37,9 +37,9 @@ fn entering() -> Cow<'static, str> {
 }
 
 /// Ends a group that was routed by another configuration. After [`ENTER`], so that what it sees stays true until the
-/// group has ended.
-const CHECK: &str =
-    "SELECT CASE WHEN version <> $1 THEN refuse(version::text, 'TG001') END FROM installation";
+/// group has ended. The last word is read back; the others are for whoever reads the server's log.
+const CHECK: &str = "SELECT CASE WHEN version <> $1
+    THEN refuse('tidegate: the configuration moved to ' || version, 'TG001') END FROM installation";
 
 /// Results that one statement writes: it looks up the values of each among those of all.
 const RESULTS_AT_ONCE: usize = 1_024;

@@ -75,6 +75,8 @@ use checkpoint::Checkpointer;
 pub use db::Calls;
 use db::Readers;
 use dedupe::Dedupe;
+#[cfg(test)]
+pub(crate) use open::MIGRATIONS;
 use remembered::Shared;
 use turns::Turns;
 use writer::Writer;

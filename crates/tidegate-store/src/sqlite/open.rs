@@ -3,26 +3,28 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::failed;
+use crate::schema::{Migration, Recorded, by_count, migrations, missing, reached};
 use crate::{Error, Result};
 
-pub(super) const MIGRATIONS: [&str; 14] = [
-    include_str!("../../migrations/sqlite/0001_init.sql"),
-    include_str!("../../migrations/sqlite/0002_catalog.sql"),
-    include_str!("../../migrations/sqlite/0003_sending.sql"),
-    include_str!("../../migrations/sqlite/0004_breaker.sql"),
-    include_str!("../../migrations/sqlite/0005_replay.sql"),
-    include_str!("../../migrations/sqlite/0007_locking.sql"),
-    include_str!("../../migrations/sqlite/0008_ids.sql"),
-    include_str!("../../migrations/sqlite/0009_folds.sql"),
-    include_str!("../../migrations/sqlite/0010_gates.sql"),
-    include_str!("../../migrations/sqlite/0012_members.sql"),
-    include_str!("../../migrations/sqlite/0013_observe.sql"),
-    include_str!("../../migrations/sqlite/0015_history.sql"),
-    include_str!("../../migrations/sqlite/0016_rebuilds.sql"),
-    include_str!("../../migrations/sqlite/0017_objects.sql"),
+pub(crate) const MIGRATIONS: &[Migration] = migrations![
+    "sqlite",
+    "0001_init" needs 1,
+    "0002_catalog" needs 2,
+    "0003_sending" needs 3,
+    "0004_breaker" needs 4,
+    "0005_replay" needs 5,
+    "0007_locking" needs 7,
+    "0008_ids" needs 8,
+    "0009_folds" needs 9,
+    "0010_gates" needs 10,
+    "0012_members" needs 12,
+    "0013_observe" needs 13,
+    "0015_history" needs 15,
+    "0016_rebuilds" needs 16,
+    "0017_objects" needs 17,
 ];
 
 /// Keeps a second process out for as long as the file is open.
@@ -46,17 +48,33 @@ pub(super) fn lock(dir: &Path) -> Result<File> {
     }
 }
 
+/// What the newest schema needs, beside `user_version`, its number; a file without it is of a version that only counted.
+const NEEDS: &str = "schema_needs";
+
 pub(super) fn migrate(conn: &Connection) -> Result<()> {
-    let have: usize = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
-    if have > MIGRATIONS.len() {
-        return Err(Error::Unusable(format!(
-            "the database has schema {have}, this version knows {}: run the newer version",
-            MIGRATIONS.len()
-        )));
-    }
-    for (number, sql) in MIGRATIONS.iter().enumerate().skip(have) {
-        let step = format!("BEGIN IMMEDIATE; {sql} PRAGMA user_version = {}; COMMIT;", number + 1);
-        conn.execute_batch(&step).map_err(failed)?;
+    let version: u32 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    let mut reached = if version == 0 { Recorded::default() } else { recorded(conn, version)? };
+    for migration in missing(MIGRATIONS, reached)? {
+        reached = Recorded { number: migration.number, needs: reached.needs.max(migration.needs) };
+        conn.execute_batch(&format!("BEGIN IMMEDIATE; {} {} COMMIT;", migration.sql, record(reached)))
+            .map_err(failed)?;
     }
     Ok(())
+}
+
+/// How far a file is that was written before.
+fn recorded(conn: &Connection, version: u32) -> Result<Recorded> {
+    let sql = "SELECT value FROM meta WHERE name = ?1";
+    let needs = conn.query_row(sql, [NEEDS], |row| row.get(0)).optional().map_err(failed)?;
+    if let Some(needs) = needs {
+        return Ok(Recorded { number: version, needs });
+    }
+    let reached = reached(by_count(MIGRATIONS, version as usize)?);
+    conn.execute_batch(&format!("BEGIN IMMEDIATE; {} COMMIT;", record(reached))).map_err(failed)?;
+    Ok(reached)
+}
+
+fn record(reached: Recorded) -> String {
+    let Recorded { number, needs } = reached;
+    format!("PRAGMA user_version = {number}; INSERT OR REPLACE INTO meta VALUES ('{NEEDS}', {needs});")
 }

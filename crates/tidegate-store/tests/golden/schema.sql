@@ -1,4 +1,4 @@
--- version 14
+-- version 17
 CREATE VIEW members (event, window, prev, bytes) AS
     SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
     UNION ALL SELECT event, window, prev, bytes FROM members_apart;

@@ -33,7 +33,7 @@ impl Schema {
         // Short periods, so that what is kept by the period goes in a test's time.
         let periods = Periods { length: Duration::from_secs(1), bits: 32 };
         let terms = Terms { name: "test".to_owned(), periods, salt: b"salt".to_vec() };
-        PostgresStore::open(url, terms, now).await.expect("the store opens")
+        PostgresStore::open(url, terms, Some(now)).await.expect("the store opens")
     }
 }
 

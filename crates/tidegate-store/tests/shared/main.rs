@@ -4,6 +4,7 @@
 
 mod cut;
 mod folds;
+mod grounds;
 mod held;
 mod late;
 mod repeats;
@@ -287,8 +288,9 @@ async fn a_change_at_one_binds_the_next_event_at_all() {
     let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
     let routed = group(&two, &["1"], &[]).await;
     subscriber(&one).await;
+    let moved = two.configuration(0).await.unwrap().version;
     let refused = two.commit(Arc::new(routed)).await;
-    assert!(matches!(refused, Err(Error::Stale { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Stale { current, .. }) if current == moved), "{refused:?}");
     assert_eq!(statuses(&send(&two, &["1"], &[]).await), [UnitStatus::Accepted]);
 }
 
@@ -312,12 +314,71 @@ async fn a_cancelled_caller_leaves_no_transaction_open() {
     tokio::time::timeout(Duration::from_secs(20), store.newest()).await.unwrap().unwrap();
 }
 
+/// All go by the database's clock from the first row on, and a time that only a wrong clock can have written leads nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn time_begins_with_the_databases_clock() {
+    let schema = Schema::new();
+    let terms = || Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
+    let session = connect(&schema).await;
+    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let theirs = session.client.query_one(now, &[]).await.unwrap().get::<_, i64>(0);
+    let hour = Duration::from_hours(1);
+    // A millisecond: the database's clock is finer than what is kept of it.
+    let is_now = |at: i64| (theirs - 1..theirs + 600_000).contains(&at);
+
+    let store = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    let began = store.beat(Load::default()).await.unwrap().replicas[0].began_at;
+    assert!(is_now(store.latest().as_ms()) && is_now(began.as_ms()), "{} {began}", store.latest());
+
+    let ahead = store.latest().plus(hour / 2);
+    store.trigger(1, ahead).await.unwrap();
+    let next = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    assert_eq!(next.latest(), ahead, "it goes on where the others are");
+    store.trigger(1, ahead.plus(hour * 24)).await.unwrap();
+    let next = PostgresStore::open(schema.url(), terms(), None).await.unwrap();
+    assert!(is_now(next.latest().as_ms()), "{}", next.latest());
+}
+
+/// A process of the version before may start, or start again, beside one that has brought the schema further.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_is_used_if_it_says_that_this_version_will_do() {
+    let schema = Schema::new();
+    let store = schema.open(schema.url(), NOW).await;
+    let session = connect(&schema).await;
+    let numbers = async || -> Vec<i32> {
+        let rows = session.client.query("SELECT number FROM migrations ORDER BY 1", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    let ours = numbers().await;
+    let newest = *ours.last().unwrap();
+    // As versions wrote it that did not look at the names of the files.
+    let counted =
+        "UPDATE migrations m SET number = n FROM (SELECT number, row_number() OVER (ORDER BY number) AS n
+        FROM migrations) c WHERE c.number = m.number";
+    session.client.batch_execute("ALTER TABLE migrations DROP CONSTRAINT migrations_pkey").await.unwrap();
+    session.client.batch_execute(counted).await.unwrap();
+    session.client.batch_execute("ALTER TABLE migrations DROP COLUMN needs").await.unwrap();
+    assert_eq!(numbers().await.last(), Some(&i32::try_from(ours.len()).unwrap()));
+    drop(schema.open(schema.url(), NOW).await);
+    assert_eq!(numbers().await, ours, "each has its file's number again");
+
+    let later = "INSERT INTO migrations (number, needs) VALUES ($1, $2)";
+    session.client.execute(later, &[&(newest + 1), &newest]).await.unwrap();
+    let beside = schema.open(schema.url(), NOW).await;
+    assert_eq!(statuses(&send(&beside, &["1"], &[]).await), [UnitStatus::Accepted]);
+    session.client.execute(later, &[&(newest + 2), &(newest + 1)]).await.unwrap();
+    let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
+    let refused = PostgresStore::open(schema.url(), terms, Some(NOW)).await.err().expect("it is too new");
+    assert!(matches!(&refused, Error::Unusable(why) if why.contains("run the newer version")), "{refused}");
+    assert_eq!(statuses(&send(&store, &["2"], &[]).await), [UnitStatus::Accepted], "who runs goes on");
+}
+
 /// What is answered as accepted is on disk, or nothing is accepted at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_answers_before_the_disk_does_is_refused() {
     let schema = Schema::new();
     let url = format!("{}&options=-c%20synchronous_commit%3Doff", schema.url());
     let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
-    let refused = PostgresStore::open(&url, terms, NOW).await.err().expect("it is refused");
+    let refused = PostgresStore::open(&url, terms, Some(NOW)).await.err().expect("it is refused");
     assert!(matches!(&refused, Error::Unusable(why) if why.contains("synchronous_commit")), "{refused}");
 }

@@ -30,6 +30,9 @@ mod trigger;
 mod verify;
 mod windows;
 
+#[cfg(test)]
+mod deployed;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -91,6 +91,19 @@ fn who_shares_the_store_is_listed_and_counted() {
     assert_eq!(ready["checks"]["lease"]["state"], "ok", "{ready}");
     let age = ready["checks"]["lease"]["detail"].as_str().expect("its age, also while it is well");
     assert!(age.contains("ms ago"), "{ready}");
+    for (name, words) in [
+        ("cleaning", "dead rows: deliveries "),
+        ("cleaning", ", windows "),
+        ("cleaning", ", rollups "),
+        ("takeovers", "0 processes were taken over here"),
+        ("replicas", "2 live: "),
+    ] {
+        let check = &ready["checks"][name];
+        assert!(
+            check["state"] == "ok" && check["detail"].as_str().is_some_and(|told| told.contains(words)),
+            "{ready}"
+        );
+    }
     let with_redis = cluster.join_with_redis();
     let ready = with_redis
         .admin()

@@ -125,7 +125,8 @@ pub(crate) fn run(args: &Replicas) -> Result<()> {
     Plan { binary, span, faults, sabotage: args.sabotage }.carry_out(&mut Services::start_own()?, &mut prng)
 }
 
-/// A short version for every test run: the faults of processes, then every protecting line. Answers a remark.
+/// A short version for every test run: the faults of processes, those of servers, then every protecting line. Answers a
+/// remark.
 pub(crate) fn short() -> Result<String> {
     let sabotaged = build_sabotaged()?;
     let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
@@ -140,7 +141,11 @@ pub(crate) fn short() -> Result<String> {
         Ok(())
     };
     let faults = vec![Fault::Kill, Fault::Stop, Fault::Rolling];
-    timed("replicas".to_owned(), Plan { binary, span: Duration::ZERO, faults, sabotage: None })?;
+    let plan = Plan { binary: binary.clone(), span: Duration::ZERO, faults, sabotage: None };
+    timed("replicas".to_owned(), plan)?;
+    // Apart, so that nothing but the servers can be the reason for what is found.
+    let faults = vec![Fault::Postgres, Fault::Redis];
+    timed("servers".to_owned(), Plan { binary, span: Duration::ZERO, faults, sabotage: None })?;
     for sabotage in Sabotage::ALL {
         let (binary, faults) = (sabotaged.clone(), sabotage.faults());
         let span = if faults.is_empty() { Duration::from_secs(5) } else { Duration::ZERO };

@@ -145,6 +145,7 @@ impl Membership {
             replicas: replicas.into_iter().cloned().collect(),
             expired: expired.into_iter().map(|replica| replica.incarnation).collect(),
             version: Some(version),
+            weakness: None,
         })
     }
 

@@ -68,7 +68,7 @@ async fn open() -> (String, Conn) {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let url = format!("{server}{joint}schema=plans{}_{count}", std::process::id());
     let terms = Terms { name: "test".to_owned(), periods: Periods::default(), salt: b"salt".to_vec() };
-    PostgresStore::open(&url, terms, NOW).await.unwrap();
+    PostgresStore::open(&url, terms, Some(NOW)).await.unwrap();
     let conn = Conn::open(&Target::parse(&url).unwrap()).await.unwrap();
     (url, conn)
 }

@@ -62,7 +62,7 @@ impl Harness for Place {
         let periods = Periods { length: Duration::from_secs(1), bits: BITS };
         let terms = Terms { name: "sweep".to_owned(), periods, salt: b"salt".to_vec() };
         remove(&self.url).await.unwrap();
-        Arc::new(PostgresStore::open(&self.url, terms, now).await.unwrap())
+        Arc::new(PostgresStore::open(&self.url, terms, Some(now)).await.unwrap())
     }
 
     async fn audit(&self) -> Vec<String> {

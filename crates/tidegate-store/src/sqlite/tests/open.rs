@@ -4,6 +4,7 @@ use rusqlite::Connection;
 
 use super::{NOW, check_golden, open};
 use crate::conformance::Scratch;
+use crate::schema;
 use crate::sqlite::open::MIGRATIONS;
 use crate::sqlite::{Calls, SqliteStore, db};
 use crate::{Error, Store};
@@ -72,16 +73,47 @@ fn what_a_crash_left_in_the_log_is_in_the_database_before_anything_is_served() {
 }
 
 #[test]
-fn a_schema_from_the_future_is_refused() {
+fn a_schema_from_the_future_is_refused_unless_it_says_that_this_version_will_do() {
     let dir = Scratch::new();
     drop(open(&dir).unwrap());
     let conn = Connection::open(dir.path().join("tidegate.db")).unwrap();
-    let future = MIGRATIONS.len() + 1;
-    conn.execute_batch(&format!("PRAGMA user_version = {future}")).unwrap();
+    let known = schema::known(MIGRATIONS);
+    let pretend = |number, needs| {
+        let sql = format!(
+            "PRAGMA user_version = {number}; UPDATE meta SET value = {needs} WHERE name = 'schema_needs'"
+        );
+        conn.execute_batch(&sql).unwrap();
+    };
+    pretend(known + 2, known + 1);
     let text = unusable(open(&dir));
-    assert!(text.contains(&future.to_string()) && text.contains("newer version"), "{text}");
-    conn.execute_batch(&format!("PRAGMA user_version = {}", MIGRATIONS.len())).unwrap();
-    open(&dir).unwrap();
+    assert!(text.contains(&format!("schema {}", known + 2)) && text.contains("newer version"), "{text}");
+    pretend(known + 2, known);
+    drop(open(&dir).unwrap());
+    let version: u32 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(version, known + 2, "it stays as it is");
+}
+
+/// Versions before this one wrote how many migrations there are, which is less than the newest one's number.
+#[test]
+fn a_file_whose_migrations_were_counted_is_as_far_as_it_was() {
+    let dir = Scratch::new();
+    drop(open(&dir).unwrap());
+    let conn = Connection::open(dir.path().join("tidegate.db")).unwrap();
+    let read = || {
+        let sql = "SELECT user_version, (SELECT value FROM meta WHERE name = 'schema_needs') FROM pragma_user_version";
+        conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+    };
+    let numbered: (u32, u32) = read();
+    assert_eq!(numbered.0, schema::known(MIGRATIONS));
+    let counted = |count: usize| {
+        let sql = format!("PRAGMA user_version = {count}; DELETE FROM meta WHERE name = 'schema_needs'");
+        conn.execute_batch(&sql).unwrap();
+    };
+    counted(MIGRATIONS.len());
+    drop(open(&dir).unwrap());
+    assert_eq!(read(), numbered);
+    counted(MIGRATIONS.len() + 1);
+    assert!(unusable(open(&dir)).contains("newer version"));
 }
 
 #[test]
