@@ -166,8 +166,11 @@ pub struct SubscriberUpdate {
     pub verification: Option<VerificationUpdate>,
     /// It was read when this version had last changed it: refused as stale if another one has since.
     pub based_on: Option<Version>,
-    /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
+    /// What puts events in one lane changes: refused while deliveries of the old order are unfinished, since the new could
+    /// pass them.
     pub reorders: bool,
+    /// Heads of its lanes that have failed so often and wait for another try step aside in the same moment.
+    pub skip_after: Option<u32>,
 }
 
 /// A secret that takes another one's place.

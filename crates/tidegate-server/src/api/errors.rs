@@ -300,6 +300,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Add the path of `order.by` to `fold.by`.",
     ),
     error(
+        "order_unfinished",
+        "`order.by` was to change while deliveries of the old order are unfinished; those of the new could pass them.",
+        "Wait until they have ended, or delete the subscriber and create another. The rest of `order` can change at any time.",
+    ),
+    error(
         "overloaded",
         "Too much is under way; nothing of the request was accepted.",
         "Send it again after `retry-after` seconds, with the same ids.",

@@ -65,6 +65,11 @@ async fn conflicts(bench: &Bench, change: Change) -> String {
     }
 }
 
+async fn is_unfinished(bench: &Bench, change: Change) {
+    let refused = bench.try_change(change).await;
+    assert!(matches!(refused, Err(Error::Unfinished)), "{refused:?}");
+}
+
 async fn is_not_found(bench: &Bench, change: Change) {
     match bench.try_change(change.clone()).await {
         Err(Error::NotFound) => {}
@@ -294,10 +299,10 @@ async fn the_order_changes_only_when_nothing_is_unfinished(bench: Bench) {
     };
     bench.change(reorder(PROJECT)).await;
     bench.send([draft("1").to(no).to(other), draft("2").lane(no, 1)]).await;
-    conflicts(&bench, reorder(PROJECT)).await;
+    is_unfinished(&bench, reorder(PROJECT)).await;
     let jobs = bench.claim_all(no).await;
     bench.deliver(&jobs[0]).await;
-    conflicts(&bench, reorder(PROJECT)).await;
+    is_unfinished(&bench, reorder(PROJECT)).await;
     is_not_found(&bench, reorder(PROJECT + 1)).await;
     bench.exhaust(&jobs[1]).await;
     bench.change(reorder(PROJECT)).await;

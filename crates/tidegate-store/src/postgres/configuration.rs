@@ -16,7 +16,7 @@ use super::catalog::Declaration;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
-use super::{catalog, deliveries, gates, verification, windows};
+use super::{catalog, deliveries, gates, lanes, verification, windows};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
     SubscriberRow, SubscriberUpdate,
@@ -28,7 +28,7 @@ pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timest
     let row =
         conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
     let version = row.get(0);
-    let (no, created) = Applying { conn, version, last: row.get(1), now }.apply(change).await?;
+    let (no, created) = Applying { conn, space, version, last: row.get(1), now }.apply(change).await?;
     let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
     conn.execute(sql, &[&version, &now.as_ms()]).await?;
     Ok(Changed { version, no, created })
@@ -58,6 +58,8 @@ pub(super) async fn count(conn: &Conn, sql: &str, project: ProjectNo) -> Asked<u
 /// A change on its way in.
 struct Applying<'a> {
     conn: &'a Conn,
+    /// Its locks.
+    space: i32,
     /// The version that it leads to.
     version: Version,
     /// The last number that was drawn.
@@ -235,12 +237,10 @@ impl Applying<'_> {
         self.check_base(project, no, update.based_on).await?;
         self.write_update(project, no, update).await?;
         if update.reorders && deliveries::any_unfinished(self.conn, no).await? {
-            return Err(Error::Conflict(
-                "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
-                 have ended, or delete this subscriber and create another"
-                    .to_owned(),
-            )
-            .into());
+            return Err(Error::Unfinished.into());
+        }
+        if let Some(failures) = update.skip_after {
+            lanes::let_pass(self.conn, self.space, no, failures, self.now).await?;
         }
         if let Some(change) = &update.verification {
             verification::update(self.conn, no, change, self.now).await?;

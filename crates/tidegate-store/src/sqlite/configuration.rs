@@ -12,7 +12,7 @@ use tidegate_core::verification::VerificationStatus;
 
 use super::catalog::Declaration;
 use super::sweep::Numbered;
-use super::{Writer, catalog, failed, folds, gates, stamp, verification};
+use super::{Writer, catalog, failed, folds, gates, lanes, stamp, verification};
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -25,6 +25,12 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
     let (no, created) = apply(&tx, change, version, last, now)?;
+    if let Change::UpdateSubscriber {
+        no, update: SubscriberUpdate { skip_after: Some(failures), .. }, ..
+    } = change
+    {
+        lanes::let_pass(&tx, &writer.backfilling, *no, *failures, now).map_err(failed)?;
+    }
     let left = match change {
         Change::DeleteSubscriber { project, no } => {
             folds::leave(&tx, &book, (*project, *no), now).map_err(failed)?
@@ -288,11 +294,7 @@ fn update_subscriber(
         return Err(Error::NotFound);
     }
     if update.reorders && super::deliveries::any_unfinished(tx, no).map_err(failed)? {
-        return Err(Error::Conflict(
-            "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
-             have ended, or delete this subscriber and create another"
-                .into(),
-        ));
+        return Err(Error::Unfinished);
     }
     if let Some(change) = &update.verification {
         verification::update(tx, no, change, now)?;
