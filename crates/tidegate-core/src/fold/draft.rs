@@ -414,9 +414,12 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A recovery ends what nobody was told of yet.
+/// A recovery ends what nobody was told of yet, by the condition that the window was opened with.
 fn is_cancelled(window: &Window, arrival: &Arrival<'_>) -> bool {
-    arrival.appending.cancels && !arrival.replay && window.stage == Stage::Gathering && !window.terms.leading
+    window.terms.cancel_on.is_met(&arrival.appending.cancels)
+        && !arrival.replay
+        && window.stage == Stage::Gathering
+        && !window.terms.leading
 }
 
 fn closing(window: &Window) -> Option<Closing> {

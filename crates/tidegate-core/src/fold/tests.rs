@@ -12,6 +12,8 @@ use crate::time::{Span, Timestamp};
 const START: Timestamp = Timestamp::from_ms(1_000_000_000);
 const PROJECT: i64 = 1;
 const LIMIT: usize = 12;
+/// The condition that all these folds have.
+const RECOVERED: Fingerprint = 7;
 const SEEDS: u64 = 250;
 const STEPS: u32 = 4_000;
 
@@ -29,8 +31,15 @@ impl Dice {
 }
 
 fn terms(mode: Mode) -> Terms {
-    let payload = Payload::Full;
-    Terms { mode, max_events: 10_000, max_bytes: 1 << 20, leading: false, adaptive: false, payload }
+    Terms {
+        mode,
+        max_events: 10_000,
+        max_bytes: 1 << 20,
+        leading: false,
+        adaptive: false,
+        cancel_on: CancelOn::When(RECOVERED),
+        payload: Payload::Full,
+    }
 }
 
 fn window(ms: u64) -> Mode {
@@ -92,10 +101,20 @@ impl World {
     }
 
     fn arrive(&mut self, subscriber: usize, key: &str, bytes: u32, cancels: bool) -> Seq {
+        self.arrive_fulfilling(subscriber, key, bytes, if cancels { vec![RECOVERED] } else { Vec::new() })
+    }
+
+    fn arrive_fulfilling(
+        &mut self,
+        subscriber: usize,
+        key: &str,
+        bytes: u32,
+        cancels: Vec<Fingerprint>,
+    ) -> Seq {
         let event = self.next_no;
         self.next_no += 1;
-        let appending =
-            Appending { key: Key::from_text(key), terms: Arc::clone(&self.terms[subscriber]), cancels };
+        let terms = Arc::clone(&self.terms[subscriber]);
+        let appending = Appending { key: Key::from_text(key), terms, cancels };
         // Every second subscriber has lanes.
         let lane = (subscriber % 2 == 1).then(|| Lane::from(key.len() as i32));
         let arrival = Arrival {
@@ -293,7 +312,7 @@ fn a_quiet_period_begins_anew_until_the_longest_wait() {
 fn congestion_stretches_a_quiet_period_that_may_adapt() {
     for (adaptive, expected_ms) in [(true, 25_000), (false, 10_000)] {
         let terms = Terms { adaptive, ..terms(quiet(10_000, 60_000)) };
-        let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
+        let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: Vec::new() };
         let arrival = Arrival {
             project: PROJECT,
             subscriber: 7,
@@ -348,6 +367,38 @@ fn a_recovery_ends_what_nobody_was_told_of() {
     assert_eq!(world.ready.len(), 2, "the first goes ahead");
     world.arrive(1, "{}", 1, true);
     assert_eq!(world.pass(5_000).len(), 1, "whoever heard of the failure hears of the recovery");
+}
+
+#[test]
+fn a_window_is_ended_by_the_condition_it_opened_with_and_no_other() {
+    let (before, since) = (RECOVERED, RECOVERED + 1);
+    for (opened_with, fulfilled, is_ended) in [
+        (CancelOn::Never, vec![since], false),
+        (CancelOn::When(before), vec![since], false),
+        (CancelOn::When(before), vec![since, before], true),
+        (CancelOn::When(before), vec![before], true),
+        (CancelOn::When(since), vec![before], false),
+        (CancelOn::Unsaid, vec![since], true),
+        (CancelOn::Unsaid, vec![], false),
+    ] {
+        let mut world = World::new(vec![Terms { cancel_on: opened_with, ..terms(window(1_000)) }]);
+        world.arrive(0, "{}", 1, false);
+        world.terms[0] = Arc::new(Terms { cancel_on: CancelOn::When(since), ..terms(window(1_000)) });
+        world.arrive_fulfilling(0, "{}", 1, fulfilled.clone());
+        let stage = world.windows[&2].stage;
+        assert_eq!(stage == Stage::Ended, is_ended, "{opened_with:?} {fulfilled:?}");
+    }
+}
+
+#[test]
+fn terms_are_read_as_they_were_kept_those_of_before_too() {
+    for cancel_on in [CancelOn::Never, CancelOn::of(Some("type == 'up'")), CancelOn::Unsaid] {
+        let terms = Terms { cancel_on, adaptive: true, ..terms(quiet(10, 20)) };
+        assert_eq!(Terms::from_text(&terms.to_text()), Some(terms));
+    }
+    let before = r#"{"mode":"window","span":"60s","max_events":9,"max_bytes":1024,"leading":false,"adaptive":false,"payload":"full"}"#;
+    assert_eq!(Terms::from_text(before).map(|terms| terms.cancel_on), Some(CancelOn::Unsaid));
+    assert_ne!(CancelOn::of(Some("type == 'up'")), CancelOn::of(Some("type == 'down'")));
 }
 
 #[test]

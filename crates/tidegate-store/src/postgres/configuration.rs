@@ -17,6 +17,7 @@ use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
 use super::{catalog, deliveries, gates, lanes, verification, windows};
+use crate::configuration::FormerConditions;
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
     SubscriberRow, SubscriberUpdate,
@@ -367,14 +368,30 @@ async fn read(conn: &Conn, since: Version) -> Asked<Configuration> {
          FROM subscribers WHERE version > $1 ORDER BY no",
         verification::COLUMNS
     );
+    let mut subscribers: Vec<SubscriberRow> =
+        conn.rows(&subscribers, &[&since]).await?.iter().map(subscriber_row).collect();
+    former_conditions(conn, since).await?.tell(&mut subscribers);
     Ok(Configuration {
         version: version(conn).await?,
         projects: conn.rows(projects, &[]).await?.iter().map(project_row).collect(),
         keys: conn.rows(keys, &[]).await?.iter().map(key_row).collect(),
-        subscribers: conn.rows(&subscribers, &[&since]).await?.iter().map(subscriber_row).collect(),
+        subscribers,
         types: catalog::load(conn, since).await?,
         gates: gates::load(conn, since).await?,
     })
+}
+
+/// Few subscribers ever had one, so few definitions are looked at closely.
+async fn former_conditions(conn: &Conn, since: Version) -> Asked<FormerConditions> {
+    let sql = "SELECT v.subscriber, v.definition FROM subscribers s
+        JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no
+        WHERE s.version > $1 AND s.deleted_at IS NULL AND v.definition LIKE '%\"cancel_on\"%'
+        ORDER BY v.subscriber, v.version DESC";
+    let mut former = FormerConditions::default();
+    for row in conn.rows(sql, &[&since]).await? {
+        former.note(row.get(0), row.get(1));
+    }
+    Ok(former)
 }
 
 fn project_row(row: &Row) -> ProjectRow {
@@ -410,6 +427,7 @@ fn subscriber_row(row: &Row) -> SubscriberRow {
         active: row.get(6),
         inactive_reason: row.get(7),
         definition: row.get(8),
+        former_conditions: Vec::new(),
         secret: row.get(9),
         deleted: row.get(10),
         backfilling: row.get(11),
