@@ -63,6 +63,8 @@ struct World {
     in_flight: Vec<Closing>,
     /// What was begun, with what it carried then.
     begun: BTreeMap<WindowNo, usize>,
+    /// Deliveries that were cancelled before they began.
+    cancelled: BTreeSet<WindowNo>,
     terms: Vec<Arc<Terms>>,
 }
 
@@ -77,6 +79,7 @@ impl World {
             ready: Vec::new(),
             in_flight: Vec::new(),
             begun: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             terms: terms.into_iter().map(Arc::new).collect(),
         }
     }
@@ -152,6 +155,16 @@ impl World {
         self.transact(|draft, _| draft.seal(PROJECT, closing.window));
         self.begun.insert(closing.window, self.members[&closing.window].len());
         self.in_flight.push(closing);
+    }
+
+    /// Somebody cancels one of the windows that can be joined.
+    fn cancel(&mut self, roll: u64) {
+        let slots: Vec<Slot> =
+            self.book.of_project(PROJECT).map(|window| (window.subscriber, window.key)).collect();
+        let Some(slot) = slots.get(roll as usize % slots.len().max(1)).copied() else { return };
+        let unsent = self.transact(|draft, _| draft.cancel(slot).map(|window| window.no));
+        self.ready.retain(|closing| Some(closing.window) != unsent);
+        self.cancelled.extend(unsent);
     }
 
     fn restart(&mut self) {
@@ -252,7 +265,9 @@ fn play(seed: u64) -> u32 {
                     "nothing stays open after its time"
                 );
             }
-            15 | 16 => world.begin(),
+            15 => world.begin(),
+            16 if dice.below(8) == 0 => world.cancel(dice.below(64)),
+            16 => world.begin(),
             17 | 18 if !world.in_flight.is_empty() => {
                 let place = dice.below(world.in_flight.len() as u64) as usize;
                 world.in_flight.swap_remove(place);
@@ -268,7 +283,9 @@ fn play(seed: u64) -> u32 {
     assert!(world.windows.values().all(|window| window.stage != Stage::Gathering), "everything closes");
     world.check(accepted);
     let delivered: usize = world.windows.values().filter(|window| window.delivery.is_some()).count();
-    assert_eq!(delivered, world.ready.len() + world.begun.len(), "a window that closed is one delivery");
+    let known = world.ready.len() + world.begun.len() + world.cancelled.len();
+    assert_eq!(delivered, known, "a window that closed is one delivery");
+    assert!(world.cancelled.iter().all(|no| !world.begun.contains_key(no)), "what is cancelled never leaves");
     STEPS
 }
 

@@ -105,8 +105,7 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
         RetryOutcome::Refused(status) => {
             let found = app.parts.store.delivery(caller.project, no).await?;
-            let waits = found.and_then(|(row, _)| app.pipeline.desk.waits(row.subscriber, no));
-            return Err(refused(status, waits));
+            return Err(refused(status, found.and_then(|(row, _)| app.reason(&row))));
         }
         RetryOutcome::Queued => {}
         RetryOutcome::Due { subscriber } => app.pipeline.herald().is_asked_for(subscriber, no),
@@ -116,11 +115,11 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
     Ok(json_answer(StatusCode::ACCEPTED, &shown(&app, &row)))
 }
 
-fn refused(status: Status, waits: Option<String>) -> Problem {
+fn refused(status: Status, reason: Option<String>) -> Problem {
     match status {
         Status::Delivered => Problem::conflict("delivery_delivered", "it was delivered already"),
         Status::Sending => {
-            let detail = match waits {
+            let detail = match reason {
                 Some(waits) => {
                     format!("it is as good as on its way: it {waits}, and is sent as soon as that allows")
                 }
@@ -131,7 +130,10 @@ fn refused(status: Status, waits: Option<String>) -> Problem {
         Status::Expired => {
             Problem::conflict("delivery_expired", "it was kept undelivered for as long as retention allows")
         }
-        _ => Problem::conflict("delivery_cancelled", "its subscriber was deleted"),
+        _ => {
+            let detail = reason.unwrap_or_else(|| "its subscriber was deleted".to_owned());
+            Problem::conflict("delivery_cancelled", detail)
+        }
     }
 }
 

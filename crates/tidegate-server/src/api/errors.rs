@@ -56,8 +56,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "delivery_cancelled",
-        "The delivery's subscriber was deleted.",
-        "Create the subscriber again and replay the event.",
+        "The delivery's subscriber was deleted, or its window was cancelled before it left.",
+        "Replay its events; if the subscriber was deleted, create it again first.",
     ),
     error(
         "delivery_delivered",

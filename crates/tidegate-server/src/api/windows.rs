@@ -198,7 +198,9 @@ impl App {
             let now = self.parts.clock.now();
             let ended = self.parts.store.end_windows(project, ask, now).await?;
             self.parts.metrics.closed(&ended.closed, now);
-            lanes::ready(&self.parts.rosters.current(), &self.parts.store, &ended.closed);
+            let roster = self.parts.rosters.current();
+            lanes::ready(&roster, &self.parts.store, &ended.closed);
+            lanes::ready(&roster, &self.parts.store, &ended.unsent);
             self.pipeline.herald().work_is_due(ended.subscribers);
             all.windows += ended.windows;
             all.is_complete = ended.is_complete;

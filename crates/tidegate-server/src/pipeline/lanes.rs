@@ -33,12 +33,12 @@ pub(crate) fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[ClosedWin
         let (subscriber, count) = (endpoint.rule.id.as_str(), window.count);
         let (no, closed_by) = (window.no, window.closed_by.name());
         match window.delivery {
+            _ if window.closed_by.is_cancelled() => {
+                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
+            }
             Some(delivery) => {
                 let fold = ReadyFold { window: no, subscriber: subscriber.to_owned(), count, closed_by };
                 made.entry(endpoint.rule.project).or_default().insert(delivery, fold);
-            }
-            None if window.closed_by.is_cancelled() => {
-                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
             }
             None => tracing::debug!(subscriber, window = no, closed_by, "a fold ends with nothing to send"),
         }

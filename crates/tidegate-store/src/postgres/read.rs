@@ -15,9 +15,9 @@ use super::deliveries::Record;
 use super::{events, windows};
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, StorePart, Trace, TraceRule};
 
-/// `held` and `cancelled` follow from the subscriber; see the schema.
+/// `held` and nearly every `cancelled` follow from the subscriber; see the schema.
 const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 THEN 'exhausted'
-        WHEN d.status = 5 THEN 'expired' WHEN d.status = 1 THEN 'sending'
+        WHEN d.status = 5 THEN 'expired' WHEN d.status = 6 THEN 'cancelled' WHEN d.status = 1 THEN 'sending'
         WHEN s.deleted_at IS NOT NULL THEN 'cancelled' WHEN NOT s.active THEN 'held'
         WHEN d.attempts > 0 THEN 'retrying' ELSE 'pending' END";
 
