@@ -112,7 +112,8 @@ pub(super) fn list(
         }
         scanned += 1;
         let found = status(row)?;
-        if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(|wanted| wanted == found) {
+        let is_meant = |wanted| wanted == found || (filter.in_hand && found == Status::Sending);
+        if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(is_meant) {
             page.items.push(delivery_row(conn, row, LISTED)?);
         }
         page.next = Some(row.get(0)?);
