@@ -322,7 +322,7 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error(
         "path_invalid",
         "An attribute path can not be read.",
-        "Write it like `subject` or `data.order.id`.",
+        "Write it like `subject`, `data.order.id` or `data.items.0`, without brackets.",
     ),
     error("path_unknown", "Nothing is served at this path.", "See `/docs` for all paths."),
     error(
