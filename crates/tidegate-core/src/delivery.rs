@@ -22,7 +22,7 @@ pub enum Status {
     Exhausted,
     /// Its subscriber is inactive; released in order when it resumes.
     Held,
-    /// Its subscriber was deleted.
+    /// Its subscriber was deleted, or its window was cancelled before it left.
     Cancelled,
     /// Kept undelivered for as long as retention allows.
     Expired,

@@ -314,6 +314,12 @@ pub const ORIGIN_BYTES_MAX: usize = 253;
 pub const VERIFICATION_TRIES_MAX: usize = 5;
 /// Deliveries one trigger makes due: the commit waits for it.
 pub const TRIGGER_DELIVERIES_MAX: usize = 10_000;
+/// Former texts of a subscriber's `fold.cancel_on` that are still judged, for windows that were opened with them: each costs
+/// what the present one costs. Windows of more distant ones just close in their time.
+pub const FORMER_CONDITIONS_MAX: usize = 4;
+/// Heads of lanes that step aside when `order.on_failure` changes: everybody's commits wait for it. The others do so when they
+/// fail again.
+pub const STEP_ASIDE_MAX: usize = 10_000;
 /// Tests of one subscriber under way at once: a person's clicks, not a load generator.
 pub const SAMPLES_PER_SUBSCRIBER_MAX: usize = 2;
 /// Tests of all subscribers under way at once.

@@ -443,7 +443,8 @@ fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint
     let letterhead = Letterhead::new(&definition.destination.headers, &definition.signing)
         .map_err(|error| error.to_string())?;
     let rule = Subscriber::compile(row.no, row.project, row.id, definition)
-        .map_err(|problem| problem.to_string())?;
+        .map_err(|problem| problem.to_string())?
+        .remembering(&row.former_conditions);
     let limits = &rule.definition.limits;
     let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
     let rate = consent.within(limits.rate);

@@ -1,7 +1,11 @@
 //! The configuration as the store keeps it, and the ways to change it.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use tidegate_core::catalog::Mode;
 use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo, Version};
+use tidegate_core::limits::FORMER_CONDITIONS_MAX;
 use tidegate_core::observe::Spec;
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
@@ -114,6 +118,8 @@ pub struct SubscriberRow {
     pub inactive_reason: Option<String>,
     /// What it wants, as JSON without secrets.
     pub definition: String,
+    /// What `fold.cancel_on` was before, the last first: windows that opened then keep to it.
+    pub former_conditions: Vec<String>,
     /// Its signing secret, sealed.
     pub secret: Vec<u8>,
     /// The secret before that one, sealed, and until when it signs too. It stays here when its time is over.
@@ -166,8 +172,11 @@ pub struct SubscriberUpdate {
     pub verification: Option<VerificationUpdate>,
     /// It was read when this version had last changed it: refused as stale if another one has since.
     pub based_on: Option<Version>,
-    /// The order changes: refused while deliveries of the old order are unfinished, since the new could pass them.
+    /// What puts events in one lane changes: refused while deliveries of the old order are unfinished, since the new could
+    /// pass them.
     pub reorders: bool,
+    /// Heads of its lanes that have failed so often and wait for another try step aside in the same moment.
+    pub skip_after: Option<u32>,
 }
 
 /// A secret that takes another one's place.
@@ -382,4 +391,46 @@ pub(crate) fn gate_unknown(name: &str) -> Error {
 /// The refusal to end a gate that somebody passes.
 pub(crate) fn gate_in_use(name: &str, user: &str) -> Error {
     Error::Conflict(format!("the subscriber {user} passes the gate {name}: change or delete it first"))
+}
+
+/// What `fold.cancel_on` was in former definitions of subscribers.
+#[derive(Default)]
+pub(crate) struct FormerConditions(BTreeMap<SubscriberNo, Vec<String>>);
+
+impl FormerConditions {
+    /// A definition that is or was in force; of each subscriber the last comes first.
+    pub(crate) fn note(&mut self, subscriber: SubscriberNo, definition: &str) {
+        let known = self.0.entry(subscriber).or_default();
+        // One of them may be the one in force, which is none of the former.
+        if known.len() > FORMER_CONDITIONS_MAX {
+            return;
+        }
+        let Some(condition) = cancel_on(definition) else { return };
+        if !known.contains(&condition) {
+            known.push(condition);
+        }
+    }
+
+    /// Tells each subscriber its own.
+    pub(crate) fn tell(mut self, subscribers: &mut [SubscriberRow]) {
+        for row in subscribers {
+            let Some(mut former) = self.0.remove(&row.no) else { continue };
+            let present = cancel_on(&row.definition);
+            former.retain(|condition| Some(condition) != present.as_ref());
+            former.truncate(FORMER_CONDITIONS_MAX);
+            row.former_conditions = former;
+        }
+    }
+}
+
+fn cancel_on(definition: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Folding {
+        fold: Option<Cancelling>,
+    }
+    #[derive(Deserialize)]
+    struct Cancelling {
+        cancel_on: Option<String>,
+    }
+    serde_json::from_str::<Folding>(definition).ok()?.fold?.cancel_on
 }

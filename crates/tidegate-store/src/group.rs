@@ -7,7 +7,7 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::catalog::{Finding, Reason};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
-use tidegate_core::fold::{Bundle, ClosedBy, Decided};
+use tidegate_core::fold::{Bundle, ClosedBy, Decided, Window};
 use tidegate_core::id::{
     DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
 };
@@ -184,22 +184,22 @@ pub struct ClosedWindow {
 impl ClosedWindow {
     /// Those of a transaction.
     pub(crate) fn all(decided: &Decided) -> Vec<Self> {
-        let told = decided.closed().filter_map(|window| {
-            let (_, closed_by) = window.closed?;
-            let due_by = window.due_by();
-            let (subscriber, count) = (window.subscriber, window.count);
-            Some(Self {
-                no: window.no,
-                subscriber,
-                count,
-                opened_at: window.opened_at,
-                due_at: window.due_at,
-                due_by,
-                delivery: window.delivery,
-                closed_by,
-            })
-        });
-        told.collect()
+        decided.closed().filter_map(Self::of).collect()
+    }
+
+    /// One of them, if it is closed.
+    pub(crate) fn of(window: &Window) -> Option<Self> {
+        let (_, closed_by) = window.closed?;
+        Some(Self {
+            no: window.no,
+            subscriber: window.subscriber,
+            count: window.count,
+            opened_at: window.opened_at,
+            due_at: window.due_at,
+            due_by: window.due_by(),
+            delivery: window.delivery,
+            closed_by,
+        })
     }
 }
 

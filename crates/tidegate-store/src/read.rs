@@ -120,6 +120,8 @@ impl EventRow {
 pub struct DeliveryFilter {
     /// Only with this status.
     pub status: Option<Status>,
+    /// Those as well that a process has in hand: only that process knows which of them it sends.
+    pub in_hand: bool,
     /// Only for this subscriber.
     pub subscriber: Option<SubscriberNo>,
     /// Created before this one.

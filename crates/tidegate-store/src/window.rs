@@ -85,11 +85,14 @@ pub struct EndWindows {
 /// How windows end that somebody asks to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowsEnd {
-    /// They become deliveries.
+    /// Those that gather become deliveries.
     Close(ClosedBy),
-    /// They do not.
+    /// They do not; and those that are deliveries already, but wait for their turn in their lanes, are not sent.
     Cancel,
 }
+
+/// Why a delivery is not sent whose window was cancelled when it had closed. It has a status of its own in both stores, 6.
+pub(crate) const CANCELLED: &str = "its window was cancelled by request";
 
 /// What was ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,8 +101,10 @@ pub struct Ended {
     pub windows: usize,
     /// Whose deliveries are due now.
     pub subscribers: Vec<SubscriberNo>,
-    /// The same windows, for those who count them.
+    /// Those of them that gathered, for those who count them.
     pub closed: Vec<ClosedWindow>,
+    /// Those that had closed before, and whose deliveries are cancelled.
+    pub unsent: Vec<ClosedWindow>,
     /// There were no more of them than one call takes.
     pub is_complete: bool,
 }

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::window::Terms;
+use super::window::{CancelOn, Terms};
 use crate::limits::{
     BATCH_EVENTS_DEFAULT, BATCH_EVERY_DEFAULT_MS, FOLD_BYTES_DEFAULT, FOLD_BYTES_MAX, FOLD_BYTES_MIN,
     FOLD_EVENTS_MAX, FOLD_PATHS_MAX, FOLD_SPAN_MAX_MS, FOLD_SPAN_MIN_MS, MAX_WAIT_FACTOR, QUIET_DEFAULT_MS,
@@ -86,6 +86,7 @@ impl Folded {
             max_bytes: self.max_bytes,
             leading: self.leading,
             adaptive: self.adaptive,
+            cancel_on: CancelOn::of(self.cancel_on.as_deref()),
             payload,
         }
     }

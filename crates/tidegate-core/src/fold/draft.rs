@@ -238,6 +238,21 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// A window that can be joined is not sent, because somebody asked. One that is a delivery already, which waits for its
+    /// turn, is answered: that ends as well.
+    pub fn cancel(&mut self, slot: Slot) -> Option<&Window> {
+        let place = self.hold(slot)?;
+        self.end_at(place, ClosedBy::Cancelled);
+        let window = &mut self.decided.windows[place].window;
+        if window.stage != Stage::Ready {
+            return None;
+        }
+        window.stage = Stage::Sealed;
+        window.closed = Some((self.now, ClosedBy::Cancelled));
+        self.vacate(place);
+        Some(self.at(place))
+    }
+
     fn end_at(&mut self, place: usize, why: ClosedBy) {
         let window = &mut self.decided.windows[place].window;
         if window.stage == Stage::Gathering {
@@ -414,9 +429,12 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A recovery ends what nobody was told of yet.
+/// A recovery ends what nobody was told of yet, by the condition that the window was opened with.
 fn is_cancelled(window: &Window, arrival: &Arrival<'_>) -> bool {
-    arrival.appending.cancels && !arrival.replay && window.stage == Stage::Gathering && !window.terms.leading
+    window.terms.cancel_on.is_met(&arrival.appending.cancels)
+        && !arrival.replay
+        && window.stage == Stage::Gathering
+        && !window.terms.leading
 }
 
 fn closing(window: &Window) -> Option<Closing> {

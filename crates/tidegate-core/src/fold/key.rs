@@ -6,7 +6,7 @@ use ring::digest;
 use serde_json::{Map, Value};
 
 use crate::limits::FOLD_KEY_VALUE_BYTES_MAX;
-use crate::route::{Path, View, value_of, write_value_of};
+use crate::route::{Path, View, read_alike_at, value_of, write_value_of};
 
 /// The values at a fold's paths: as people read them, and as one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Key {
 
     /// The key with these members, in whatever order they come.
     pub fn with(members: impl IntoIterator<Item = (String, Value)>) -> Self {
-        let shown = members.into_iter().map(|(path, value)| (path, shown(value)));
+        let shown = members.into_iter().map(|(path, value)| (path, shown(read_alike_at(value))));
         Self::from_text(&Value::Object(shown.collect::<Map<String, Value>>()).to_string())
     }
 
@@ -155,6 +155,50 @@ mod tests {
         assert_eq!(key(r#"{"a":"é"}"#), key(r#"{"a":"\u00e9"}"#));
         assert_ne!(key(r#"{"a":7}"#), key(r#"{"a":"7"}"#));
         assert_eq!(&*key(r#"{"a":7}"#).text, r#"{"data.a":7}"#);
+    }
+
+    #[test]
+    fn long_numbers_are_told_apart_digit_for_digit() {
+        let key = |data: &str, path: &str| {
+            let key = Key::of(&View::new(&event(data)), &[Path::parse(path).unwrap()]);
+            serde_json::from_str::<Value>(&key.text).unwrap()[path].clone()
+        };
+        let padded = format!(r#"{{"pad":"{}","a":123456789012345678901}}"#, "x".repeat(5_000));
+        for (data, path) in [
+            (r#"{"a":123456789012345678901}"#, "data.a"),
+            (r#"{"\u0061":123456789012345678901}"#, "data.a"),
+            (r#"{"a":[7,{"b":123456789012345678901}]}"#, "data.a.1.b"),
+            (padded.as_str(), "data.a"),
+        ] {
+            assert_eq!(key(data, path), "number:123456789012345678901", "{path}");
+        }
+        for (one, other) in [
+            ("123456789012345678901", "123456789012345678902"),
+            ("-123456789012345678901", "123456789012345678901"),
+            ("18446744073709551615", "18446744073709551616"),
+            ("9007199254740993", "9007199254740992"),
+        ] {
+            let of = |number| key(&format!(r#"{{"a":{number}}}"#), "data.a");
+            assert_ne!(of(one), of(other), "{one} {other}");
+            assert_eq!(of(one), of(one));
+        }
+        assert_eq!(key(r#"{"a":18446744073709551615}"#, "data.a"), json!(u64::MAX));
+        assert_eq!(key(r#"{"a":-0}"#, "data.a"), json!(0));
+        assert_eq!(key(r#"{"a":1e300}"#, "data.a"), json!(1e300));
+    }
+
+    #[test]
+    fn a_number_that_people_name_is_the_one_that_events_have() {
+        for (data, named) in
+            [(r#"{"a":1.0}"#, json!(1.0)), (r#"{"a":1}"#, json!(1.0)), (r#"{"a":1e0}"#, json!(1))]
+        {
+            let by = [Path::parse("data.a").unwrap()];
+            assert_eq!(
+                Key::of(&View::new(&event(data)), &by),
+                Key::with([("data.a".to_owned(), named)]),
+                "{data}"
+            );
+        }
     }
 
     proptest! {

@@ -25,7 +25,7 @@ pub use key::Key;
 pub(crate) use key::hashed;
 pub(crate) use render::join;
 pub use render::{Bundle, render};
-pub use window::{ClosedBy, Stage, Terms, Window};
+pub use window::{CancelOn, ClosedBy, Fingerprint, Stage, Terms, Window, fingerprint};
 
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ pub struct Appending {
     pub key: Key,
     /// The terms on which a window opens now.
     pub terms: Arc<Terms>,
-    /// It makes what was gathered irrelevant: a window that nothing was sent of ends without a delivery.
-    pub cancels: bool,
+    /// The conditions it fulfils that make what was gathered irrelevant: a window that was opened with one of them, and
+    /// that nothing was sent of, ends without a delivery.
+    pub cancels: Vec<Fingerprint>,
 }

@@ -12,6 +12,8 @@ use crate::time::{Span, Timestamp};
 const START: Timestamp = Timestamp::from_ms(1_000_000_000);
 const PROJECT: i64 = 1;
 const LIMIT: usize = 12;
+/// The condition that all these folds have.
+const RECOVERED: Fingerprint = 7;
 const SEEDS: u64 = 250;
 const STEPS: u32 = 4_000;
 
@@ -29,8 +31,15 @@ impl Dice {
 }
 
 fn terms(mode: Mode) -> Terms {
-    let payload = Payload::Full;
-    Terms { mode, max_events: 10_000, max_bytes: 1 << 20, leading: false, adaptive: false, payload }
+    Terms {
+        mode,
+        max_events: 10_000,
+        max_bytes: 1 << 20,
+        leading: false,
+        adaptive: false,
+        cancel_on: CancelOn::When(RECOVERED),
+        payload: Payload::Full,
+    }
 }
 
 fn window(ms: u64) -> Mode {
@@ -54,7 +63,11 @@ struct World {
     in_flight: Vec<Closing>,
     /// What was begun, with what it carried then.
     begun: BTreeMap<WindowNo, usize>,
+    /// Deliveries that were cancelled before they began.
+    cancelled: BTreeSet<WindowNo>,
     terms: Vec<Arc<Terms>>,
+    /// By how many percent congestion lengthens quiet periods.
+    stretch: BTreeMap<SubscriberNo, u32>,
 }
 
 impl World {
@@ -68,13 +81,14 @@ impl World {
             ready: Vec::new(),
             in_flight: Vec::new(),
             begun: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             terms: terms.into_iter().map(Arc::new).collect(),
+            stretch: BTreeMap::new(),
         }
     }
 
     fn transact<T>(&mut self, work: impl FnOnce(&mut Draft<'_>, &mut dyn FnMut() -> i64) -> T) -> T {
-        let stretch = BTreeMap::new();
-        let mut draft = Draft::new(&self.book, self.now, LIMIT, &stretch);
+        let mut draft = Draft::new(&self.book, self.now, LIMIT, &self.stretch);
         let next_no = &mut self.next_no;
         let result = work(&mut draft, &mut || {
             *next_no += 1;
@@ -92,10 +106,20 @@ impl World {
     }
 
     fn arrive(&mut self, subscriber: usize, key: &str, bytes: u32, cancels: bool) -> Seq {
+        self.arrive_fulfilling(subscriber, key, bytes, if cancels { vec![RECOVERED] } else { Vec::new() })
+    }
+
+    fn arrive_fulfilling(
+        &mut self,
+        subscriber: usize,
+        key: &str,
+        bytes: u32,
+        cancels: Vec<Fingerprint>,
+    ) -> Seq {
         let event = self.next_no;
         self.next_no += 1;
-        let appending =
-            Appending { key: Key::from_text(key), terms: Arc::clone(&self.terms[subscriber]), cancels };
+        let terms = Arc::clone(&self.terms[subscriber]);
+        let appending = Appending { key: Key::from_text(key), terms, cancels };
         // Every second subscriber has lanes.
         let lane = (subscriber % 2 == 1).then(|| Lane::from(key.len() as i32));
         let arrival = Arrival {
@@ -135,6 +159,16 @@ impl World {
         self.in_flight.push(closing);
     }
 
+    /// Somebody cancels one of the windows that can be joined.
+    fn cancel(&mut self, roll: u64) {
+        let slots: Vec<Slot> =
+            self.book.of_project(PROJECT).map(|window| (window.subscriber, window.key)).collect();
+        let Some(slot) = slots.get(roll as usize % slots.len().max(1)).copied() else { return };
+        let unsent = self.transact(|draft, _| draft.cancel(slot).map(|window| window.no));
+        self.ready.retain(|closing| Some(closing.window) != unsent);
+        self.cancelled.extend(unsent);
+    }
+
     fn restart(&mut self) {
         let mut book = Book::default();
         let live =
@@ -145,8 +179,14 @@ impl World {
             window.recall(last_at.unwrap_or(window.opened_at));
             book.insert(window);
         }
-        assert_eq!(book.next_due(), self.book.next_due(), "a start finds the same deadlines");
         assert_eq!(book.len(), self.book.len());
+        for window in book.of_project(PROJECT) {
+            let before = self.book.get((window.subscriber, window.key)).expect("it was there");
+            // How congested a gate was when its last event came, a start does not know: then it closes no later.
+            let is_same =
+                window.due_at == before.due_at || (window.terms.adaptive && window.due_at < before.due_at);
+            assert!(is_same, "a start finds the same deadlines");
+        }
         self.book = book;
     }
 
@@ -175,6 +215,9 @@ impl World {
         assert_eq!(window.count as usize, members, "a window counts its members");
         if let Some(begun) = self.begun.get(&window.no) {
             assert_eq!(*begun, members, "nothing joined what had begun to leave");
+        }
+        if let Mode::Quiet { max_wait, .. } = window.terms.mode {
+            assert!(window.due_at <= window.opened_at.plus(max_wait.0), "never later than its longest wait");
         }
         let Some((closed_at, closed_by)) = window.closed else { return };
         let last = self.members.get(&window.no).into_iter().flatten().rfind(|(_, at)| *at < closed_at);
@@ -210,6 +253,8 @@ fn kinds() -> Vec<Terms> {
         Terms { max_bytes: 1_024, ..terms(quiet(500, 900)) },
         Terms { leading: true, ..terms(window(800)) },
         Terms { leading: true, max_events: 3, ..terms(quiet(200, 600)) },
+        Terms { adaptive: true, ..terms(quiet(150, 1_500)) },
+        Terms { adaptive: true, max_events: 7, ..terms(quiet(250, 800)) },
     ]
 }
 
@@ -221,7 +266,10 @@ fn play(seed: u64) -> u32 {
     for step in 0..STEPS {
         match dice.below(20) {
             0..=9 => {
-                let subscriber = dice.below(6) as usize;
+                let subscriber = dice.below(world.terms.len() as u64) as usize;
+                // Their gates are congested now and then.
+                let stretch = if dice.below(2) == 0 { 0 } else { dice.below(501) as u32 };
+                world.stretch.insert(subscriber as SubscriberNo, stretch);
                 let key = ["{}", "[1]", "[2,2]", "[3,3,3]"][dice.below(4) as usize];
                 world.arrive(subscriber, key, 1 + dice.below(400) as u32, dice.below(12) == 0);
                 accepted += 1;
@@ -233,7 +281,9 @@ fn play(seed: u64) -> u32 {
                     "nothing stays open after its time"
                 );
             }
-            15 | 16 => world.begin(),
+            15 => world.begin(),
+            16 if dice.below(8) == 0 => world.cancel(dice.below(64)),
+            16 => world.begin(),
             17 | 18 if !world.in_flight.is_empty() => {
                 let place = dice.below(world.in_flight.len() as u64) as usize;
                 world.in_flight.swap_remove(place);
@@ -249,7 +299,9 @@ fn play(seed: u64) -> u32 {
     assert!(world.windows.values().all(|window| window.stage != Stage::Gathering), "everything closes");
     world.check(accepted);
     let delivered: usize = world.windows.values().filter(|window| window.delivery.is_some()).count();
-    assert_eq!(delivered, world.ready.len() + world.begun.len(), "a window that closed is one delivery");
+    let known = world.ready.len() + world.begun.len() + world.cancelled.len();
+    assert_eq!(delivered, known, "a window that closed is one delivery");
+    assert!(world.cancelled.iter().all(|no| !world.begun.contains_key(no)), "what is cancelled never leaves");
     STEPS
 }
 
@@ -293,7 +345,7 @@ fn a_quiet_period_begins_anew_until_the_longest_wait() {
 fn congestion_stretches_a_quiet_period_that_may_adapt() {
     for (adaptive, expected_ms) in [(true, 25_000), (false, 10_000)] {
         let terms = Terms { adaptive, ..terms(quiet(10_000, 60_000)) };
-        let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
+        let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: Vec::new() };
         let arrival = Arrival {
             project: PROJECT,
             subscriber: 7,
@@ -348,6 +400,38 @@ fn a_recovery_ends_what_nobody_was_told_of() {
     assert_eq!(world.ready.len(), 2, "the first goes ahead");
     world.arrive(1, "{}", 1, true);
     assert_eq!(world.pass(5_000).len(), 1, "whoever heard of the failure hears of the recovery");
+}
+
+#[test]
+fn a_window_is_ended_by_the_condition_it_opened_with_and_no_other() {
+    let (before, since) = (RECOVERED, RECOVERED + 1);
+    for (opened_with, fulfilled, is_ended) in [
+        (CancelOn::Never, vec![since], false),
+        (CancelOn::When(before), vec![since], false),
+        (CancelOn::When(before), vec![since, before], true),
+        (CancelOn::When(before), vec![before], true),
+        (CancelOn::When(since), vec![before], false),
+        (CancelOn::Unsaid, vec![since], true),
+        (CancelOn::Unsaid, vec![], false),
+    ] {
+        let mut world = World::new(vec![Terms { cancel_on: opened_with, ..terms(window(1_000)) }]);
+        world.arrive(0, "{}", 1, false);
+        world.terms[0] = Arc::new(Terms { cancel_on: CancelOn::When(since), ..terms(window(1_000)) });
+        world.arrive_fulfilling(0, "{}", 1, fulfilled.clone());
+        let stage = world.windows[&2].stage;
+        assert_eq!(stage == Stage::Ended, is_ended, "{opened_with:?} {fulfilled:?}");
+    }
+}
+
+#[test]
+fn terms_are_read_as_they_were_kept_those_of_before_too() {
+    for cancel_on in [CancelOn::Never, CancelOn::of(Some("type == 'up'")), CancelOn::Unsaid] {
+        let terms = Terms { cancel_on, adaptive: true, ..terms(quiet(10, 20)) };
+        assert_eq!(Terms::from_text(&terms.to_text()), Some(terms));
+    }
+    let before = r#"{"mode":"window","span":"60s","max_events":9,"max_bytes":1024,"leading":false,"adaptive":false,"payload":"full"}"#;
+    assert_eq!(Terms::from_text(before).map(|terms| terms.cancel_on), Some(CancelOn::Unsaid));
+    assert_ne!(CancelOn::of(Some("type == 'up'")), CancelOn::of(Some("type == 'down'")));
 }
 
 #[test]

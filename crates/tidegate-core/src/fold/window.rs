@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ring::digest;
 use serde::{Deserialize, Serialize};
 
 use super::definition::Mode;
@@ -90,6 +91,59 @@ impl ClosedBy {
     }
 }
 
+/// Stands for the text of a condition.
+pub type Fingerprint = u64;
+
+/// What ends a window without a delivery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CancelOn {
+    /// Nothing.
+    #[default]
+    Never,
+    /// An event that fulfils this condition.
+    When(Fingerprint),
+    /// Its row is older than this term: what its subscriber says when the event comes.
+    Unsaid,
+}
+
+impl CancelOn {
+    /// What a fold says.
+    pub fn of(condition: Option<&str>) -> Self {
+        condition.map_or(Self::Never, |text| Self::When(fingerprint(text)))
+    }
+
+    /// Whether an event that fulfils these conditions ends it.
+    pub(super) fn is_met(self, fulfilled: &[Fingerprint]) -> bool {
+        match self {
+            Self::Never => false,
+            Self::When(condition) => fulfilled.contains(&condition),
+            Self::Unsaid => !fulfilled.is_empty(),
+        }
+    }
+
+    fn to_text(self) -> Option<String> {
+        match self {
+            Self::Never => Some(String::new()),
+            Self::When(condition) => Some(format!("{condition:016x}")),
+            Self::Unsaid => None,
+        }
+    }
+
+    fn from_text(text: Option<&str>) -> Option<Self> {
+        match text {
+            None => Some(Self::Unsaid),
+            Some("") => Some(Self::Never),
+            Some(text) => Fingerprint::from_str_radix(text, 16).ok().map(Self::When),
+        }
+    }
+}
+
+/// The fingerprint of a condition, of the same length however long that is.
+pub fn fingerprint(condition: &str) -> Fingerprint {
+    let hash = digest::digest(&digest::SHA256, condition.as_bytes());
+    Fingerprint::from_be_bytes(hash.as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"))
+}
+
 /// What a window was opened with; a change of its subscriber does not change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -103,6 +157,8 @@ pub struct Terms {
     pub leading: bool,
     /// Its quiet period grows while there is congestion.
     pub adaptive: bool,
+    /// What ends it without a delivery.
+    pub cancel_on: CancelOn,
     /// What its delivery looks like.
     pub payload: Payload,
 }
@@ -121,6 +177,8 @@ struct Kept {
     leading: bool,
     #[serde(default)]
     adaptive: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cancel_on: Option<String>,
     #[serde(default)]
     payload: Payload,
 }
@@ -148,6 +206,7 @@ impl Terms {
             max_bytes: self.max_bytes,
             leading: self.leading,
             adaptive: self.adaptive,
+            cancel_on: self.cancel_on.to_text(),
             payload: self.payload,
         };
         serde_json::to_string(&kept).expect("terms are always JSON")
@@ -169,6 +228,7 @@ impl Terms {
             max_bytes: kept.max_bytes,
             leading: kept.leading,
             adaptive: kept.adaptive,
+            cancel_on: CancelOn::from_text(kept.cancel_on.as_deref())?,
             payload: kept.payload,
         })
     }

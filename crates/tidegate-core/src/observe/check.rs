@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::definition::{Counter, Extraction, Histogram, Observing, Term};
+use super::definition::{Counter, Extraction, Histogram, Measured, Observing, Term};
 use crate::limits::{
     ACCURACY_MAX, ACCURACY_MIN, COUNTERS_PER_TYPE_MAX, DIMENSIONS_MAX, EXTRACTIONS_PER_TYPE_MAX,
     HISTOGRAMS_PER_TYPE_MAX, INDEX_PATHS_PER_TYPE_MAX, METRIC_KEYS_MAX, METRIC_NAME_BYTES_MAX,
@@ -20,7 +20,7 @@ impl Observing {
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         if let Some(paths) = &self.index {
             many("index", paths.len(), INDEX_PATHS_PER_TYPE_MAX)?;
-            distinct("index", paths.iter().map(Path::as_str))?;
+            distinct_paths("index", paths)?;
         }
         if let Some(counters) = &self.counters {
             many("counters", counters.len(), COUNTERS_PER_TYPE_MAX)?;
@@ -45,6 +45,7 @@ impl Observing {
 impl Counter {
     fn check(&self, field: &str) -> Result<(), Invalid> {
         dimensions(field, self.dimensions.as_deref())?;
+        self.sum.as_ref().map_or(Ok(()), |path| followed(&format!("{field}.sum"), path))?;
         check_condition(&format!("{field}.where"), self.condition.as_deref())?;
         keys_max(field, self.keys_max)?;
         retention(&format!("{field}.retention"), self.retention.as_ref())
@@ -54,6 +55,9 @@ impl Counter {
 impl Histogram {
     fn check(&self, field: &str) -> Result<(), Invalid> {
         dimensions(field, self.dimensions.as_deref())?;
+        if let Some(Measured::At(path)) = &self.value {
+            followed(&format!("{field}.value"), path)?;
+        }
         if self.accuracy.is_some_and(|accuracy| !(ACCURACY_MIN..=ACCURACY_MAX).contains(&accuracy)) {
             let detail = format!(
                 "`{field}.accuracy` is {ACCURACY_MIN} to {ACCURACY_MAX}: how far a quantile may be from the true one, as a share of it"
@@ -68,13 +72,14 @@ impl Histogram {
 impl Extraction {
     fn check(&self, field: &str) -> Result<(), Invalid> {
         plain(&format!("{field}.object"), &self.object)?;
+        followed(&format!("{field}.id"), &self.id)?;
         let attributes = format!("{field}.attributes");
         if self.attributes.is_empty() {
             let detail = format!("`{attributes}` is empty; name the attribute that holds the state");
             return Err(Invalid::new("field_empty", &attributes, detail));
         }
         many(&attributes, self.attributes.len(), STATE_ATTRIBUTES_MAX)?;
-        distinct(&attributes, self.attributes.iter().map(Path::as_str))?;
+        distinct_paths(&attributes, &self.attributes)?;
         tokens(&format!("{field}.additional"), self.additional.as_deref())?;
         tokens(&format!("{field}.only"), self.only.as_deref())
     }
@@ -112,7 +117,19 @@ fn dimensions(field: &str, paths: Option<&[Path]>) -> Result<(), Invalid> {
     let field = format!("{field}.dimensions");
     let paths = paths.unwrap_or_default();
     many(&field, paths.len(), DIMENSIONS_MAX)?;
-    distinct(&field, paths.iter().map(Path::as_str))
+    distinct_paths(&field, paths)
+}
+
+fn distinct_paths(field: &str, paths: &[Path]) -> Result<(), Invalid> {
+    for (at, path) in paths.iter().enumerate() {
+        followed(&format!("{field}[{at}]"), path)?;
+    }
+    distinct(field, paths.iter().map(Path::as_str))
+}
+
+/// A path is what its writer takes it for.
+fn followed(field: &str, path: &Path) -> Result<(), Invalid> {
+    path.misleads().map_or(Ok(()), |detail| Err(Invalid::new("path_invalid", field, detail)))
 }
 
 fn keys_max(field: &str, keys_max: Option<u32>) -> Result<(), Invalid> {

@@ -115,6 +115,12 @@ fn what_can_not_be_observed_is_refused_by_its_field() {
     for (body, expected) in [
         (json!({"index": "data.a"}), "field_type index"),
         (json!({"index": ["data.a", "time"]}), "path_invalid index[1]"),
+        (json!({"index": ["data.a", "data.b[0]"]}), "path_invalid index[1]"),
+        (counter(json!({"dimensions": ["data.b[0]"]})), "path_invalid counters.n.dimensions[0]"),
+        (counter(json!({"sum": "data.b[0]"})), "path_invalid counters.n.sum"),
+        (histogram(json!({"value": "data.b[0]"})), "path_invalid histograms.n.value"),
+        (state(json!({"id": "data.b[0]"})), "path_invalid states[0].id"),
+        (state(json!({"attributes": ["data.b[0]"]})), "path_invalid states[0].attributes[0]"),
         (json!({"index": many(17)}), "field_too_many index"),
         (json!({"counters": {"": {}}}), "id_invalid counters."),
         (json!({"counters": {"a b": {}}}), "id_invalid counters.a b"),

@@ -7,7 +7,7 @@ use super::path::{Path, lane_of};
 use super::pattern::Pattern;
 use super::router::Route;
 use super::view::View;
-use crate::fold::{Appending, Fold, Folded, Key, Terms};
+use crate::fold::{Appending, Fingerprint, Fold, Folded, Key, Terms, fingerprint};
 use crate::id::{Lane, ProjectNo, SubscriberNo};
 use crate::operator;
 use crate::payload::Payload;
@@ -62,6 +62,15 @@ impl Subscriber {
         };
         let names_notices = operator::is_named_by(&definition.matching);
         Ok(Self { no, project, id, definition, condition, folding, names_notices })
+    }
+
+    /// The same subscriber, which had these for its `fold.cancel_on` before: windows that opened then keep to them.
+    #[must_use]
+    pub fn remembering(mut self, former: &[String]) -> Self {
+        if let Some(folding) = &mut self.folding {
+            folding.remember(former);
+        }
+        self
     }
 
     /// The same subscriber with a condition that is compiled already.
@@ -141,7 +150,8 @@ struct Folding {
     only: Option<Arc<Appending>>,
     terms: Arc<Terms>,
     bypass: Option<Condition>,
-    cancel_on: Option<Condition>,
+    /// What ends windows: its condition, and former ones that windows may have been opened with.
+    cancel_on: Vec<(Fingerprint, Condition)>,
 }
 
 impl Folding {
@@ -153,31 +163,45 @@ impl Folding {
         by.dedup();
         let only = || {
             let terms = Arc::clone(&terms);
-            Arc::new(Appending { key: Key::from_text("{}"), terms, cancels: false })
+            Arc::new(Appending { key: Key::from_text("{}"), terms, cancels: Vec::new() })
         };
         Ok(Self {
             only: by.is_empty().then(only),
             by,
             terms,
             bypass: compile(&folded.bypass)?,
-            cancel_on: compile(&folded.cancel_on)?,
+            cancel_on: compile(&folded.cancel_on)?.map(fingerprinted).into_iter().collect(),
         })
+    }
+
+    /// Judges by these as well. What can not be compiled any more ends nothing.
+    fn remember(&mut self, former: &[String]) {
+        for condition in former.iter().filter_map(|source| Condition::compile(source).ok()) {
+            let former = fingerprinted(condition);
+            if !self.cancel_on.contains(&former) {
+                self.cancel_on.push(former);
+            }
+        }
     }
 
     /// Where the event gathers; nothing when it goes by itself. A condition that errs is not fulfilled.
     fn appending(&self, view: &View<'_>) -> Option<Arc<Appending>> {
-        let is_fulfilled =
-            |condition: &Option<Condition>| condition.as_ref().is_some_and(|it| it.judge(view) == Ok(true));
-        if is_fulfilled(&self.bypass) {
+        let is_fulfilled = |condition: &Condition| condition.judge(view) == Ok(true);
+        if self.bypass.as_ref().is_some_and(is_fulfilled) {
             return None;
         }
-        let cancels = is_fulfilled(&self.cancel_on);
-        if let Some(only) = self.only.as_ref().filter(|_| !cancels) {
+        let fulfilled = self.cancel_on.iter().filter(|(_, condition)| is_fulfilled(condition));
+        let cancels: Vec<Fingerprint> = fulfilled.map(|(fingerprint, _)| *fingerprint).collect();
+        if let Some(only) = self.only.as_ref().filter(|_| cancels.is_empty()) {
             return Some(Arc::clone(only));
         }
         let terms = Arc::clone(&self.terms);
         Some(Arc::new(Appending { key: Key::of(view, &self.by), terms, cancels }))
     }
+}
+
+fn fingerprinted(condition: Condition) -> (Fingerprint, Condition) {
+    (fingerprint(condition.source()), condition)
 }
 
 /// No patterns at all let everything through.

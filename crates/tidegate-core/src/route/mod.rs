@@ -24,7 +24,7 @@ mod tests;
 pub use self::condition::{Condition, ConditionProblem};
 pub use self::judge::{Judgement, Subscriber};
 pub use self::path::{Path, lane_of, value_of};
-pub(crate) use self::path::{canonical, write_value_of};
+pub(crate) use self::path::{canonical, read_alike_at, write_value_of};
 pub use self::pattern::Pattern;
 pub use self::router::{Route, Router};
 pub use self::view::View;

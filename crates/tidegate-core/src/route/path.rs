@@ -37,6 +37,15 @@ impl Path {
         Ok(Self(text.to_owned()))
     }
 
+    /// Why it should not be written like this, although it can be read. Whoever writes `data.items[0]` means the first of a
+    /// list, not a member of that name, which no event has.
+    pub(crate) fn misleads(&self) -> Option<String> {
+        let text = self.0.escape_debug();
+        self.0.contains(['[', ']']).then(|| {
+            format!("`{text}` has brackets, which are no part of a path: write `data.items.0` for the first of a list")
+        })
+    }
+
     /// The path as written.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -91,12 +100,36 @@ pub fn value_of(view: &View<'_>, path: &Path) -> Value {
         _ => view.data_at(rest),
     };
     match found {
-        Some(Value::Number(number)) => {
-            serde_json::from_str(&canonical(&number)).unwrap_or(Value::Number(number))
+        Some(Value::Number(number)) if number.is_f64() => {
+            view.long_at(root, path.split().1).map_or_else(|| read_alike(number), Value::from)
         }
-        Some(value) => value,
+        Some(value) => read_alike_at(value),
         None => Value::Null,
     }
+}
+
+/// A value as everybody writes it: numbers that are equal read alike.
+pub(crate) fn read_alike_at(value: Value) -> Value {
+    match value {
+        Value::Number(number) => read_alike(number),
+        value => value,
+    }
+}
+
+fn read_alike(number: serde_json::Number) -> Value {
+    // Whole numbers alone have two forms. What else would be written and read again is not always the same.
+    match canonical(&number).parse::<i64>() {
+        Ok(whole) if number.is_f64() => Value::from(whole),
+        _ => Value::Number(number),
+    }
+}
+
+/// A whole number that no value holds exactly, such as an id of more than 64 bits, digit for digit.
+pub(super) fn long(raw: &str) -> Option<String> {
+    let digits = raw.strip_prefix('-').unwrap_or(raw);
+    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_held = raw.parse::<u64>().is_ok() || raw.parse::<i64>().is_ok();
+    (is_whole && !is_held).then(|| format!("number:{raw}"))
 }
 
 /// Writes the value at `path` as JSON, the same as [`value_of`] reads.
@@ -152,7 +185,8 @@ pub(crate) fn canonical(number: &serde_json::Number) -> String {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {
         Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT => {
-            format!("{float:.0}")
+            // Nothing has no sign.
+            format!("{:.0}", float + 0.0)
         }
         _ => number.to_string(),
     }

@@ -5,6 +5,7 @@
 //! paths.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::iter::once;
 use std::sync::{Arc, OnceLock};
 
@@ -106,6 +107,29 @@ impl<'a> View<'a> {
     pub(super) fn raw_at<'p>(&self, part: &'p str, path: impl Iterator<Item = &'p str>) -> Option<&[u8]> {
         let is_small = self.event.body.len() <= SCANNED_BYTES_MAX;
         if is_small { scan::raw_at(&self.event.body, once(part).chain(path))? } else { None }
+    }
+
+    /// A whole number there that is too long for any value, see [`path::long`].
+    pub(super) fn long_at<'p>(
+        &self,
+        part: &'p str,
+        path: impl Iterator<Item = &'p str> + Clone,
+    ) -> Option<String> {
+        if let Some(raw) = self.raw_at(part, path.clone()) {
+            return path::long(std::str::from_utf8(raw).ok()?);
+        }
+        let parts = self.parts();
+        let mut raw = if part == path::DATA { parts.data? } else { parts.extensions? };
+        for name in path {
+            raw = match serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(raw.get()) {
+                Ok(members) => members.get(name).copied()?,
+                Err(_) => {
+                    let items: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
+                    items.get(name.parse::<usize>().ok()?).copied()?
+                }
+            };
+        }
+        path::long(raw.get())
     }
 
     fn value_at<'p>(

@@ -491,6 +491,8 @@ mod breaker_tests;
 #[cfg(test)]
 mod chronicle_tests;
 #[cfg(test)]
+mod fairness_tests;
+#[cfg(test)]
 mod gates_tests;
 #[cfg(test)]
 mod replicas_tests;

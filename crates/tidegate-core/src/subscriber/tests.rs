@@ -141,6 +141,8 @@ fn what_is_wrong_is_named() {
         ("order", json!({"by": "plan_id"}), "path_invalid order.by"),
         ("order", json!({"by": "data.a", "missing": "drop"}), "field_value order.missing"),
         ("order", json!({"on_failure": "drop"}), "field_value order.on_failure"),
+        ("order", json!({"by": "data.a[0]"}), "path_invalid order.by"),
+        ("fold", json!({"mode": "window", "by": ["type", "data.a[0]"]}), "path_invalid fold.by[1]"),
         ("order", json!({"on_failure": {"skip_after": 3}}), "field_conflict order.on_failure"),
         ("order", json!({"on_failure": {"skip_after": 0}}), "field_range order.on_failure.skip_after"),
         ("order", json!({"on_failure": {"skip_after": 1_000}}), "field_range order.on_failure.skip_after"),

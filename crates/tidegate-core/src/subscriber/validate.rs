@@ -14,7 +14,7 @@ use super::signing::{Algorithm, validate_signing};
 use crate::fold::Fold;
 use crate::gate::check_name;
 use crate::limits;
-use crate::route::{Condition, ConditionProblem};
+use crate::route::{Condition, ConditionProblem, Path};
 use crate::sign::Signer;
 
 /// Says why an endpoint may not be called; the egress policy's word.
@@ -126,6 +126,10 @@ fn fold(fold: &Fold) -> Result<(), Invalid> {
     if let Some((field, detail)) = folded.problem() {
         return Err(Invalid::new("field_range", field, detail));
     }
+    let misleading = |(place, path): (usize, &Path)| Some((place, path.misleads()?));
+    if let Some((place, detail)) = folded.by.iter().enumerate().find_map(misleading) {
+        return Err(Invalid::new("path_invalid", &format!("fold.by[{place}]"), detail));
+    }
     let is_again = |place: &usize| folded.by[..*place].contains(&folded.by[*place]);
     if let Some(place) = (1..folded.by.len()).find(is_again) {
         let detail = format!("`{}` stands in `fold.by` already; name each path once", folded.by[place]);
@@ -164,9 +168,11 @@ fn order(definition: &Definition) -> Result<(), Invalid> {
              are no lanes: set `order.by`, or `order.on_failure` to null";
         return Err(Invalid::new("field_conflict", "order.on_failure", detail));
     }
-    let (Fold::Many(folded), OrderBy::Path(path)) = (&definition.fold, &definition.order.by) else {
-        return Ok(());
-    };
+    let OrderBy::Path(path) = &definition.order.by else { return Ok(()) };
+    if let Some(detail) = path.misleads() {
+        return Err(Invalid::new("path_invalid", "order.by", detail));
+    }
+    let Fold::Many(folded) = &definition.fold else { return Ok(()) };
     if folded.by.contains(path) {
         return Ok(());
     }

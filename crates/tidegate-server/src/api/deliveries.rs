@@ -71,10 +71,16 @@ async fn list_page(
 ) -> Answer {
     let name = format!("deliveries {} {}", status.map_or("all", Status::name), subscriber.unwrap_or(0));
     let pages = Pages::of(app, caller, &name, &query);
-    let filter =
-        DeliveryFilter { status, subscriber, before: pages.position(&mut query)?, limit: query.limit()? };
+    let filter = DeliveryFilter {
+        status,
+        in_hand: matches!(status, Some(Status::Pending | Status::Retrying)),
+        subscriber,
+        before: pages.position(&mut query)?,
+        limit: query.limit()?,
+    };
     let page = app.parts.store.deliveries(caller.project, filter).await?;
-    let items: Vec<Value> = page.items.iter().map(|row| listed(app, row)).collect();
+    let is_meant = |row: &&DeliveryRow| status.is_none_or(|wanted| wanted == app.status(row));
+    let items: Vec<Value> = page.items.iter().filter(is_meant).map(|row| listed(app, row)).collect();
     Ok(pages.answer(&items, page.next))
 }
 
@@ -105,8 +111,7 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
         RetryOutcome::Refused(status) => {
             let found = app.parts.store.delivery(caller.project, no).await?;
-            let waits = found.and_then(|(row, _)| app.pipeline.desk.waits(row.subscriber, no));
-            return Err(refused(status, waits));
+            return Err(refused(status, found.and_then(|(row, _)| app.reason(&row))));
         }
         RetryOutcome::Queued => {}
         RetryOutcome::Due { subscriber } => app.pipeline.herald().is_asked_for(subscriber, no),
@@ -116,11 +121,11 @@ pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(i
     Ok(json_answer(StatusCode::ACCEPTED, &shown(&app, &row)))
 }
 
-fn refused(status: Status, waits: Option<String>) -> Problem {
+fn refused(status: Status, reason: Option<String>) -> Problem {
     match status {
         Status::Delivered => Problem::conflict("delivery_delivered", "it was delivered already"),
         Status::Sending => {
-            let detail = match waits {
+            let detail = match reason {
                 Some(waits) => {
                     format!("it is as good as on its way: it {waits}, and is sent as soon as that allows")
                 }
@@ -131,7 +136,10 @@ fn refused(status: Status, waits: Option<String>) -> Problem {
         Status::Expired => {
             Problem::conflict("delivery_expired", "it was kept undelivered for as long as retention allows")
         }
-        _ => Problem::conflict("delivery_cancelled", "its subscriber was deleted"),
+        _ => {
+            let detail = reason.unwrap_or_else(|| "its subscriber was deleted".to_owned());
+            Problem::conflict("delivery_cancelled", detail)
+        }
     }
 }
 
@@ -160,7 +168,7 @@ fn shown(app: &App, row: &DeliveryRow) -> Value {
     let mut value = json!({
         "id": app.pipeline.mint.delivery(row.no),
         "subscriber": row.subscriber_id,
-        "status": row.status,
+        "status": app.status(row),
         "attempts": row.attempts,
         "count": count(row),
         "events": row.events,
@@ -196,6 +204,17 @@ fn folded(fold: &FoldRow) -> Value {
 }
 
 impl App {
+    /// Where a delivery stands, as far as this process knows: what it has claimed but not begun to send waits. What another
+    /// process has in hand, only that one could tell.
+    pub(super) fn status(&self, row: &DeliveryRow) -> Status {
+        match row.status {
+            Status::Sending if self.pipeline.desk.waits(row.subscriber, row.no).is_none() => Status::Sending,
+            Status::Sending if row.attempts > 0 => Status::Retrying,
+            Status::Sending => Status::Pending,
+            known => known,
+        }
+    }
+
     /// Why a delivery ended undelivered, or what it waits for beyond its time.
     pub(super) fn reason(&self, row: &DeliveryRow) -> Option<String> {
         let waits = matches!(row.status, Status::Pending | Status::Retrying);

@@ -56,8 +56,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "delivery_cancelled",
-        "The delivery's subscriber was deleted.",
-        "Create the subscriber again and replay the event.",
+        "The delivery's subscriber was deleted, or its window was cancelled before it left.",
+        "Replay its events; if the subscriber was deleted, create it again first.",
     ),
     error(
         "delivery_delivered",
@@ -300,6 +300,11 @@ pub(super) const ERRORS: &[ErrorCode] = &[
         "Add the path of `order.by` to `fold.by`.",
     ),
     error(
+        "order_unfinished",
+        "`order.by` was to change while deliveries of the old order are unfinished; those of the new could pass them.",
+        "Wait until they have ended, or delete the subscriber and create another. The rest of `order` can change at any time.",
+    ),
+    error(
         "overloaded",
         "Too much is under way; nothing of the request was accepted.",
         "Send it again after `retry-after` seconds, with the same ids.",
@@ -317,7 +322,7 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error(
         "path_invalid",
         "An attribute path can not be read.",
-        "Write it like `subject` or `data.order.id`.",
+        "Write it like `subject`, `data.order.id` or `data.items.0`, without brackets.",
     ),
     error("path_unknown", "Nothing is served at this path.", "See `/docs` for all paths."),
     error(

@@ -14,7 +14,7 @@ use tidegate_core::limits::CONDITIONS_PER_PROJECT_MAX;
 use tidegate_core::schedule::breaker::BreakerView;
 use tidegate_core::sign::{private_key_from, secret_from};
 use tidegate_core::subscriber::{
-    Algorithm, Creation, Definition, Invalid, Patched, Section, Start, mask_url, masked_headers,
+    Algorithm, Creation, Definition, Invalid, OnFailure, Patched, Section, Start, mask_url, masked_headers,
     patch as apply_patch, validate,
 };
 use tidegate_core::time::Timestamp;
@@ -116,7 +116,8 @@ pub(super) async fn carry_out(app: &App, caller: &Caller, endpoint: &Endpoint, p
         destination: hidden,
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
         verification: verification_update(endpoint.definition(), &patched.definition),
-        reorders: patched.changed.contains(&Section::Order),
+        reorders: endpoint.definition().order.by != patched.definition.order.by,
+        skip_after: skip_after(endpoint.definition(), &patched.definition),
         based_on: Some(endpoint.version),
         ..SubscriberUpdate::default()
     };
@@ -130,6 +131,14 @@ pub(super) fn verification_update(before: &Definition, after: &Definition) -> Op
     match after.verification {
         Verification::None => is_other.then_some(VerificationUpdate::End),
         _ => (is_moved || is_other).then_some(VerificationUpdate::Begin),
+    }
+}
+
+/// Whoever lets failing heads step aside means those that block their lanes now, which may not be tried again for hours.
+pub(super) fn skip_after(before: &Definition, after: &Definition) -> Option<u32> {
+    match after.order.on_failure {
+        OnFailure::SkipAfter(failures) if before.order.on_failure != after.order.on_failure => Some(failures),
+        _ => None,
     }
 }
 
@@ -333,8 +342,14 @@ impl App {
 
     /// Changes the configuration and lets the pipeline follow.
     pub(super) async fn change(&self, change: Change) -> Result<tidegate_store::Changed, Problem> {
+        let stepping = match &change {
+            Change::UpdateSubscriber { no, update, .. } if update.skip_after.is_some() => Some(*no),
+            _ => None,
+        };
         let changed = self.parts.rosters.change(change, self.parts.clock.now()).await?;
         self.pipeline.reconfigured(&self.parts.rosters);
+        // Those behind the heads that stepped aside.
+        self.pipeline.herald().work_is_due(stepping.into_iter().collect());
         Ok(changed)
     }
 }

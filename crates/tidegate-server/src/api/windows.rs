@@ -11,6 +11,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tidegate_core::delivery::Status;
 use tidegate_core::fold::{ClosedBy, Fold, Key};
 use tidegate_core::id::{DeliveryNo, ProjectNo};
 use tidegate_core::limits::{END_WINDOWS_MAX, END_WINDOWS_ROUNDS_MAX};
@@ -60,13 +61,31 @@ fn shown(app: &App, row: &WindowRow, made: &BTreeMap<DeliveryNo, DeliveryRow>) -
         return value;
     };
     let id = app.pipeline.mint.delivery(delivery);
-    let waits = made.get(&delivery).and_then(|row| app.reason(row));
-    let waits = waits.unwrap_or_else(|| "waits for its turn in its lane".to_owned());
+    let made = made.get(&delivery);
+    let waits = made.and_then(|row| app.reason(row)).unwrap_or_else(|| match made {
+        Some(row) if row.status == Status::Sending => {
+            let endpoint = app.parts.rosters.current().endpoint(row.subscriber).cloned();
+            let gate = endpoint.as_ref().and_then(|endpoint| endpoint.definition().gate.as_deref());
+            in_hand(app.parts.standing.is_alone(), gate)
+        }
+        _ => "waits for its turn in its lane".to_owned(),
+    });
     value["reason"] = format!("closed by {}; its delivery {id}: {waits}", by.name()).into();
     value["closed_at"] = json!(at);
     value["closed_by"] = by.name().into();
     value["delivery"] = id.into();
     value
+}
+
+/// What is said of a delivery that was claimed, has not begun to leave and does not wait here: of those that others hold
+/// nobody else knows how far they are.
+fn in_hand(is_alone: bool, gate: Option<&str>) -> String {
+    let waits = match gate {
+        _ if is_alone => return "is about to leave".to_owned(),
+        Some(gate) => format!("gate {gate}"),
+        None => "its rate, a place or its turn".to_owned(),
+    };
+    format!("is in the hands of another process, where it waits for {waits}, or about to leave")
 }
 
 /// A window's key as the API shows it.
@@ -198,7 +217,9 @@ impl App {
             let now = self.parts.clock.now();
             let ended = self.parts.store.end_windows(project, ask, now).await?;
             self.parts.metrics.closed(&ended.closed, now);
-            lanes::ready(&self.parts.rosters.current(), &self.parts.store, &ended.closed);
+            let roster = self.parts.rosters.current();
+            lanes::ready(&roster, &self.parts.store, &ended.closed);
+            lanes::ready(&roster, &self.parts.store, &ended.unsent);
             self.pipeline.herald().work_is_due(ended.subscribers);
             all.windows += ended.windows;
             all.is_complete = ended.is_complete;
@@ -207,5 +228,19 @@ impl App {
             }
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_hold_is_not_said_to_wait_for_its_lane() {
+        assert_eq!(in_hand(true, Some("notion")), "is about to leave");
+        for (gate, expected) in [(Some("notion"), "waits for gate notion"), (None, "waits for its rate")] {
+            let told = in_hand(false, gate);
+            assert!(told.contains("another process") && told.contains(expected), "{told}");
+        }
     }
 }

@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 use super::Parts;
 use super::bulk::Bulk;
 use super::desk::{Desk, Pick, Report};
-use super::lanes::Lanes;
+use super::lanes::{self, Lanes};
 use super::notices::Notices;
 use super::persist::Persist;
 use super::verify::ORIGIN;
@@ -187,6 +187,7 @@ impl Deliver {
         };
         let endpoint = &endpoint;
         let at = self.clock.now();
+        lanes::head_started(endpoint, job, &self.mint);
         let mut outbound = self.outbound(job, endpoint, content);
         let span = spans::attempt::begin(&self.spans, job, &mut outbound);
         let sent = self.transport.send_if(outbound, &|| self.desk.may_use_now(pick)).await;
@@ -226,7 +227,9 @@ impl Deliver {
         }
         place.is_done = true;
         let is_delivered = verdict == Verdict::Delivered;
-        self.persist.finished(finished(job, webhook::attempt(exchange, at), next, Some(endpoint)));
+        let finished = finished(job, webhook::attempt(exchange, at), next, Some(endpoint));
+        lanes::head_ended(endpoint, job, &finished, &self.mint);
+        self.persist.finished(finished);
         ended(
             turn,
             match turn.probe {

@@ -2,7 +2,8 @@
 //!
 //! Told to the log of those who debug, with the subscriber and the key, and counted for everybody: how long a fold waited
 //! from its closing to its first byte, how many events it carried, and how often a lane ran again because something came
-//! while it worked. A window's number joins the lines about it.
+//! while it worked. A window's number joins the lines about it. Where nothing is folded, each delivery of a lane is told in
+//! its turn, as the lane's head, with the lane's hash: what is hashed is the event's own.
 //!
 //! Does not: decide anything, or remember more than a bounded number of lanes.
 
@@ -12,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Event;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, Mint, ProjectNo, SubscriberNo, WindowNo};
 use tidegate_core::limits::LANES_REMEMBERED_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::{Judgement, Router, View};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{ClosedWindow, Store};
+use tidegate_store::{ClosedWindow, Finished, Store};
 
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Roster};
@@ -33,12 +34,12 @@ pub(crate) fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[ClosedWin
         let (subscriber, count) = (endpoint.rule.id.as_str(), window.count);
         let (no, closed_by) = (window.no, window.closed_by.name());
         match window.delivery {
+            _ if window.closed_by.is_cancelled() => {
+                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
+            }
             Some(delivery) => {
                 let fold = ReadyFold { window: no, subscriber: subscriber.to_owned(), count, closed_by };
                 made.entry(endpoint.rule.project).or_default().insert(delivery, fold);
-            }
-            None if window.closed_by.is_cancelled() => {
-                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
             }
             None => tracing::debug!(subscriber, window = no, closed_by, "a fold ends with nothing to send"),
         }
@@ -78,6 +79,62 @@ pub(super) fn skipped(router: &Router, event: &Event) {
         if let Judgement::Skipped { reason } = subscriber.judge(&view) {
             let (id, event) = (subscriber.id.as_str(), event.id.as_str());
             tracing::debug!(subscriber = id, event, reason, "an event is skipped");
+        }
+    }
+}
+
+/// An unfolded delivery of a lane: while it is in somebody's hands, the lane's head.
+fn is_head(job: &Job) -> bool {
+    job.lane.is_some() && job.fold.is_none()
+}
+
+/// As it stands in the log; a lane's number is a hash and has no sign.
+fn lane_name(job: &Job) -> String {
+    format!("{:016x}", job.lane.unwrap_or_default().cast_unsigned())
+}
+
+/// Deliveries were handed to the desk: those of lanes are at the head of theirs.
+pub(super) fn heads_ready(roster: &Roster, store: &Arc<dyn Store>, jobs: &[Job]) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let mint = Mint::new(store.salt());
+    for job in jobs.iter().filter(|job| is_head(job)) {
+        let Some(endpoint) = roster.endpoint(job.subscriber) else { continue };
+        let (subscriber, attempts) = (endpoint.rule.id.as_str(), job.attempts);
+        let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+        tracing::debug!(subscriber, lane, delivery, attempts, "a lane's head is ready");
+    }
+}
+
+/// One of them is sent.
+pub(super) fn head_started(endpoint: &Endpoint, job: &Job, mint: &Mint) {
+    if is_head(job) && tracing::enabled!(tracing::Level::DEBUG) {
+        let (subscriber, attempts) = (endpoint.rule.id.as_str(), job.attempts);
+        let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+        tracing::debug!(subscriber, lane, delivery, attempts, "a lane's head is started");
+    }
+}
+
+/// It ended, or is to be tried again; or the lane, folded or not, goes on without it.
+pub(super) fn head_ended(endpoint: &Endpoint, job: &Job, finished: &Finished, mint: &Mint) {
+    if job.lane.is_none() || !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let subscriber = endpoint.rule.id.as_str();
+    let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+    match &finished.next {
+        _ if finished.steps_aside => {
+            tracing::debug!(subscriber, lane, delivery, "a lane's head is skipped: those behind it go on");
+        }
+        // Told as the fold it is.
+        _ if job.fold.is_some() => {}
+        Next::RetryAt(due_at) | Next::PostponedTo(due_at) => {
+            tracing::debug!(subscriber, lane, delivery, %due_at, "a lane's head is requeued");
+        }
+        Next::Delivered => tracing::debug!(subscriber, lane, delivery, "a lane's head is finished"),
+        Next::Exhausted(reason) => {
+            tracing::debug!(subscriber, lane, delivery, reason, "a lane's head is finished, undelivered");
         }
     }
 }

@@ -33,6 +33,7 @@ use tokio::sync::{Notify, oneshot};
 use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
+use super::lanes;
 use super::observe::Observe;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -347,6 +348,7 @@ impl Persist {
             self.tell(&**coordination, &committed, &batch.group);
         }
         self.follow_windows(&committed, &batch.group);
+        lanes::heads_ready(&self.rosters.current(), &self.store, &committed.jobs);
         self.release(self.desk.take(&mut committed));
         self.watch.committed(&batch.group, committed.stale);
         self.observe.committed(&mut batch.group, &committed);

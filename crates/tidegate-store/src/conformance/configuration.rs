@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         subscribers_come_change_and_go,
         a_rotated_secret_keeps_the_one_before_it,
         subscribers_are_read_incrementally,
+        former_conditions_of_a_fold_are_told,
         a_taken_id_is_a_conflict,
         what_is_not_there_is_not_found,
         what_is_foreign_is_not_found,
@@ -63,6 +64,11 @@ async fn conflicts(bench: &Bench, change: Change) -> String {
         Err(Error::Conflict(text)) => text,
         other => panic!("{change:?} conflicts, but: {other:?}"),
     }
+}
+
+async fn is_unfinished(bench: &Bench, change: Change) {
+    let refused = bench.try_change(change).await;
+    assert!(matches!(refused, Err(Error::Unfinished)), "{refused:?}");
 }
 
 async fn is_not_found(bench: &Bench, change: Change) {
@@ -294,10 +300,10 @@ async fn the_order_changes_only_when_nothing_is_unfinished(bench: Bench) {
     };
     bench.change(reorder(PROJECT)).await;
     bench.send([draft("1").to(no).to(other), draft("2").lane(no, 1)]).await;
-    conflicts(&bench, reorder(PROJECT)).await;
+    is_unfinished(&bench, reorder(PROJECT)).await;
     let jobs = bench.claim_all(no).await;
     bench.deliver(&jobs[0]).await;
-    conflicts(&bench, reorder(PROJECT)).await;
+    is_unfinished(&bench, reorder(PROJECT)).await;
     is_not_found(&bench, reorder(PROJECT + 1)).await;
     bench.exhaust(&jobs[1]).await;
     bench.change(reorder(PROJECT)).await;
@@ -355,6 +361,35 @@ async fn the_configuration_survives_a_restart(mut bench: Bench) {
 async fn row(bench: &Bench, subscriber: SubscriberNo) -> SubscriberRow {
     let rows = bench.store().configuration(0).await.unwrap().subscribers;
     rows.into_iter().find(|row| row.no == subscriber).expect("it exists")
+}
+
+async fn former_conditions_of_a_fold_are_told(mut bench: Bench) {
+    let (no, other) = (bench.subscriber("s").await, bench.subscriber("other").await);
+    let define = |fold: serde_json::Value| {
+        let definition = Some(serde_json::json!({ "name": "s", "fold": fold }).to_string());
+        let update = SubscriberUpdate { definition, ..Default::default() };
+        Change::UpdateSubscriber { project: PROJECT, no, update }
+    };
+    let folded = |condition: &str| serde_json::json!({ "mode": "window", "cancel_on": condition });
+    for (fold, expected) in [
+        (folded("a"), vec![]),
+        (folded("b"), vec!["a"]),
+        (serde_json::json!({ "mode": "window" }), vec!["b", "a"]),
+        (folded("a"), vec!["b"]),
+        (folded("c"), vec!["a", "b"]),
+        (folded("d"), vec!["c", "a", "b"]),
+        (folded("e"), vec!["d", "c", "a", "b"]),
+        (folded("f"), vec!["e", "d", "c", "a"]),
+    ] {
+        let since = bench.version().await;
+        bench.change(define(fold)).await;
+        let changed = bench.store().configuration(since).await.unwrap().subscribers;
+        assert_eq!(changed[0].former_conditions, expected, "incrementally");
+        assert_eq!(row(&bench, no).await.former_conditions, expected);
+    }
+    bench.reopen().await;
+    assert_eq!(row(&bench, no).await.former_conditions, ["e", "d", "c", "a"]);
+    assert!(row(&bench, other).await.former_conditions.is_empty());
 }
 
 async fn failing_since(bench: &Bench, subscriber: SubscriberNo) -> Option<Timestamp> {

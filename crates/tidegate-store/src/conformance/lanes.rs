@@ -1,13 +1,13 @@
 //! Lanes: the order of acceptance is the order of delivery, one at a time, and a failing head holds its own lane
 //! only (P5).
 
-use tidegate_core::delivery::Job;
+use tidegate_core::delivery::{Job, Status};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::retry::Next;
 
 use super::bench::{Bench, Draft, PROJECT, bodies, draft, finished, room};
 use super::{Case, named};
-use crate::{Change, Finished, Group, Refill};
+use crate::{Change, Finished, Group, Refill, SubscriberUpdate};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["lanes":
@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_retry_keeps_the_head_at_the_head,
         a_failing_head_holds_its_own_lane_only,
         a_head_that_steps_aside_lets_the_others_pass,
+        heads_that_block_step_aside_when_their_owner_says_so,
         the_next_goes_straight_to_memory_if_there_is_room,
         two_of_a_lane_in_one_group_queue_up,
         a_result_and_a_new_event_of_one_lane_in_one_group,
@@ -72,6 +73,45 @@ async fn a_head_that_steps_aside_lets_the_others_pass(mut bench: Bench) {
     let (row, _) = bench.store().delivery(super::bench::PROJECT, late.delivery).await.unwrap().unwrap();
     assert!(row.out_of_order && row.attempts == 1);
     bench.deliver(&late).await;
+}
+
+/// The head of lane 1 has failed twice, those of lanes 2 and 3 once; that of lane 4 is in flight, and one is in no lane.
+async fn heads_that_block_step_aside_when_their_owner_says_so(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for (lane, names) in [(1, ["a1", "a2"]), (2, ["b1", "b2"]), (3, ["c1", "c2"])] {
+        bench.send(laned(subscriber, lane, &names)).await;
+    }
+    bench.send([draft("free").saying("free").to(subscriber)]).await;
+    for (failing, then) in [(vec!["a1"], 1_000), (vec!["a1", "b1", "c1", "free"], 3_600_000)] {
+        for job in bench.claim_all(subscriber).await {
+            if failing.contains(&bodies(std::slice::from_ref(&job))[0].as_str()) {
+                bench.finish(&job, Next::RetryAt(bench.later(then))).await;
+            } else {
+                bench.release(&job).await;
+            }
+        }
+        bench.pass(1_000);
+    }
+    bench.send(laned(subscriber, 4, &["d1", "d2"])).await;
+    let flying = bench.claim_one(subscriber).await;
+    let skip = |failures| {
+        let update = SubscriberUpdate { skip_after: Some(failures), ..SubscriberUpdate::default() };
+        Change::UpdateSubscriber { project: PROJECT, no: subscriber, update }
+    };
+    bench.change(skip(3)).await;
+    assert!(bench.claim_all(subscriber).await.is_empty(), "nobody has failed so often");
+    bench.change(skip(2)).await;
+    bench.audit().await;
+    assert_eq!(drain(&bench, subscriber).await, ["a2"], "at once, although its head is tried in an hour");
+    let aside = bench.row(subscriber, "a1").await;
+    assert!(aside.out_of_order && aside.lane.is_none() && aside.status == Status::Retrying, "{aside:?}");
+    let waiting = bench.row(subscriber, "b1").await;
+    assert!(!waiting.out_of_order, "{waiting:?}");
+    bench.deliver(&flying).await;
+    bench.pass(3_600_000);
+    let mut rest = drain(&bench, subscriber).await;
+    rest.sort();
+    assert_eq!(rest, ["a1", "b1", "b2", "c1", "c2", "d2", "free"]);
 }
 
 async fn drain(bench: &Bench, subscriber: SubscriberNo) -> Vec<String> {

@@ -91,6 +91,13 @@ async fn deliveries_are_filtered_by_status_and_subscriber(bench: Bench) {
         let of_a = DeliveryFilter { status, subscriber: Some(a), ..Default::default() };
         assert_eq!(listed(&bench, of_a).await, [format!("a/{name}")]);
     }
+    let of_a = DeliveryFilter {
+        status: Some(Status::Pending),
+        in_hand: true,
+        subscriber: Some(a),
+        ..Default::default()
+    };
+    assert_eq!(listed(&bench, of_a).await, ["a/pending", "a/sending"], "and what may be waiting in memory");
     let of_b = DeliveryFilter { subscriber: Some(b), ..Default::default() };
     assert_eq!(listed(&bench, of_b).await, names.map(|name| format!("b/{name}")));
     assert_eq!(listed(&bench, DeliveryFilter::default()).await.len(), 10);

@@ -82,7 +82,7 @@ async fn pages_of_deliveries_show_each_once(bench: Bench) {
     }
     for status in [None, Some(Status::Exhausted), Some(Status::Pending), Some(Status::Held)] {
         for subscriber in [None, Some(subscriber)] {
-            let whole = DeliveryFilter { status, subscriber, limit: 1_000, before: None };
+            let whole = DeliveryFilter { status, subscriber, limit: 1_000, ..DeliveryFilter::default() };
             let expected = all_deliveries(&bench, whole.clone()).await;
             let count = match status {
                 None => 50,

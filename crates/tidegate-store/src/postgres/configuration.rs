@@ -16,7 +16,8 @@ use super::catalog::Declaration;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
-use super::{catalog, deliveries, gates, verification, windows};
+use super::{catalog, deliveries, gates, lanes, verification, windows};
+use crate::configuration::FormerConditions;
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
     SubscriberRow, SubscriberUpdate,
@@ -28,7 +29,7 @@ pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timest
     let row =
         conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
     let version = row.get(0);
-    let (no, created) = Applying { conn, version, last: row.get(1), now }.apply(change).await?;
+    let (no, created) = Applying { conn, space, version, last: row.get(1), now }.apply(change).await?;
     let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
     conn.execute(sql, &[&version, &now.as_ms()]).await?;
     Ok(Changed { version, no, created })
@@ -58,6 +59,8 @@ pub(super) async fn count(conn: &Conn, sql: &str, project: ProjectNo) -> Asked<u
 /// A change on its way in.
 struct Applying<'a> {
     conn: &'a Conn,
+    /// Its locks.
+    space: i32,
     /// The version that it leads to.
     version: Version,
     /// The last number that was drawn.
@@ -235,12 +238,10 @@ impl Applying<'_> {
         self.check_base(project, no, update.based_on).await?;
         self.write_update(project, no, update).await?;
         if update.reorders && deliveries::any_unfinished(self.conn, no).await? {
-            return Err(Error::Conflict(
-                "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
-                 have ended, or delete this subscriber and create another"
-                    .to_owned(),
-            )
-            .into());
+            return Err(Error::Unfinished.into());
+        }
+        if let Some(failures) = update.skip_after {
+            lanes::let_pass(self.conn, self.space, no, failures, self.now).await?;
         }
         if let Some(change) = &update.verification {
             verification::update(self.conn, no, change, self.now).await?;
@@ -367,14 +368,30 @@ async fn read(conn: &Conn, since: Version) -> Asked<Configuration> {
          FROM subscribers WHERE version > $1 ORDER BY no",
         verification::COLUMNS
     );
+    let mut subscribers: Vec<SubscriberRow> =
+        conn.rows(&subscribers, &[&since]).await?.iter().map(subscriber_row).collect();
+    former_conditions(conn, since).await?.tell(&mut subscribers);
     Ok(Configuration {
         version: version(conn).await?,
         projects: conn.rows(projects, &[]).await?.iter().map(project_row).collect(),
         keys: conn.rows(keys, &[]).await?.iter().map(key_row).collect(),
-        subscribers: conn.rows(&subscribers, &[&since]).await?.iter().map(subscriber_row).collect(),
+        subscribers,
         types: catalog::load(conn, since).await?,
         gates: gates::load(conn, since).await?,
     })
+}
+
+/// Few subscribers ever had one, so few definitions are looked at closely.
+async fn former_conditions(conn: &Conn, since: Version) -> Asked<FormerConditions> {
+    let sql = "SELECT v.subscriber, v.definition FROM subscribers s
+        JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no
+        WHERE s.version > $1 AND s.deleted_at IS NULL AND v.definition LIKE '%\"cancel_on\"%'
+        ORDER BY v.subscriber, v.version DESC";
+    let mut former = FormerConditions::default();
+    for row in conn.rows(sql, &[&since]).await? {
+        former.note(row.get(0), row.get(1));
+    }
+    Ok(former)
 }
 
 fn project_row(row: &Row) -> ProjectRow {
@@ -410,6 +427,7 @@ fn subscriber_row(row: &Row) -> SubscriberRow {
         active: row.get(6),
         inactive_reason: row.get(7),
         definition: row.get(8),
+        former_conditions: Vec::new(),
         secret: row.get(9),
         deleted: row.get(10),
         backfilling: row.get(11),

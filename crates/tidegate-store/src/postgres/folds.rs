@@ -367,14 +367,16 @@ impl<'a> Folding<'a> {
         Ok(ClosedWindow::all(&decided))
     }
 
-    /// The draft, for whoever ends windows by request.
-    pub(super) fn end(&mut self, window: &Window, why: Option<ClosedBy>, numbers: &mut Numbers) -> bool {
-        let before = self.closings.len();
-        match why {
-            Some(why) => self.closings.extend(self.draft.close(window, why, &mut || numbers.draw())),
-            None => self.draft.end((window.subscriber, window.key), ClosedBy::Cancelled),
-        }
-        self.closings.len() > before
+    /// A window closes because somebody asks. Says whether that makes a delivery.
+    pub(super) fn close(&mut self, window: &Window, why: ClosedBy, numbers: &mut Numbers) -> bool {
+        let closing = self.draft.close(window, why, &mut || numbers.draw());
+        self.closings.extend(closing);
+        closing.is_some()
+    }
+
+    /// A window is not sent because somebody asks. Answers it if it is a delivery already, which ends as well.
+    pub(super) fn cancel(&mut self, window: &Window) -> Option<&Window> {
+        self.draft.cancel((window.subscriber, window.key))
     }
 
     /// How many windows there are that numbers may be drawn for beyond those of arrivals.

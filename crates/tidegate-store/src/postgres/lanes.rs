@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo};
+use tidegate_core::limits::STEP_ASIDE_MAX;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -189,6 +190,32 @@ pub(super) async fn step_aside(context: &Context<'_>, counted: &[DeliveryNo]) ->
     ids.sort_unstable();
     let sql = "UPDATE deliveries SET lane = NULL, out_of_order = true WHERE id = ANY($1)";
     context.conn.execute(sql, &[&ids]).await?;
+    Ok(())
+}
+
+/// Heads that have failed so often and wait for another try, the longest overdue first.
+pub(super) const FAILED_HEADS: &str = "SELECT id, lane FROM deliveries
+    WHERE subscriber = $1 AND shelf = 0 AND lane IS NOT NULL AND tries >= $2 ORDER BY due_at, id LIMIT $3";
+const STEP_ASIDE: &str = "UPDATE deliveries SET lane = NULL, out_of_order = true
+    WHERE id = ANY($1) AND status = 0 AND lane IS NOT NULL";
+
+/// Heads that have failed so often step aside, and those behind them go. A head in somebody's hands does so when it fails
+/// again, and so do those beyond the limit. The configuration is held alone, so no group claims any meanwhile.
+pub(super) async fn let_pass(
+    conn: &Conn,
+    space: i32,
+    subscriber: SubscriberNo,
+    failures: u32,
+    now: Timestamp,
+) -> Asked<()> {
+    let (failures, limit) = (i32::try_from(failures).unwrap_or(i32::MAX), STEP_ASIDE_MAX as i64);
+    let rows = conn.rows(FAILED_HEADS, &[&subscriber, &failures, &limit]).await?;
+    let lanes: Lanes = rows.iter().map(|row| (subscriber, row.get(1))).collect();
+    lock(conn, space, &lanes).await?;
+    let mut heads: Vec<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
+    heads.sort_unstable();
+    conn.execute(STEP_ASIDE, &[&heads]).await?;
+    make_next_due(conn, &lanes, now).await?;
     Ok(())
 }
 

@@ -15,9 +15,9 @@ use super::deliveries::Record;
 use super::{events, windows};
 use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, StorePart, Trace, TraceRule};
 
-/// `held` and `cancelled` follow from the subscriber; see the schema.
+/// `held` and nearly every `cancelled` follow from the subscriber; see the schema.
 const STATUS: &str = "CASE WHEN d.status = 3 THEN 'delivered' WHEN d.status = 4 THEN 'exhausted'
-        WHEN d.status = 5 THEN 'expired' WHEN d.status = 1 THEN 'sending'
+        WHEN d.status = 5 THEN 'expired' WHEN d.status = 6 THEN 'cancelled' WHEN d.status = 1 THEN 'sending'
         WHEN s.deleted_at IS NOT NULL THEN 'cancelled' WHEN NOT s.active THEN 'held'
         WHEN d.attempts > 0 THEN 'retrying' ELSE 'pending' END";
 
@@ -105,7 +105,7 @@ pub(super) fn list_sql(filter: &DeliveryFilter) -> String {
     format!(
         "SELECT {} FROM (SELECT * FROM deliveries d WHERE {} AND d.id < $1 ORDER BY d.id DESC LIMIT $4) d
             JOIN subscribers s ON s.no = d.subscriber
-         WHERE d.project = $2 AND ($5::text IS NULL OR {STATUS} = $5) ORDER BY d.id DESC LIMIT $6",
+         WHERE d.project = $2 AND ($5::text IS NULL OR {STATUS} = $5 OR $7 AND d.status = 1) ORDER BY d.id DESC LIMIT $6",
         columns(),
         narrow(filter)
     )
@@ -129,7 +129,8 @@ pub(super) async fn list(
     let looked = PAGE_ROWS_SCANNED_MAX as i64;
     let status = filter.status.map(Status::name);
     let more = filter.limit as i64 + 1;
-    let values: super::db::Values<'_> = &[&before, &project, &filter.subscriber, &looked, &status, &more];
+    let values: super::db::Values<'_> =
+        &[&before, &project, &filter.subscriber, &looked, &status, &more, &filter.in_hand];
     let mut rows = conn.rows(&list_sql(filter), values).await?;
     let next = if rows.len() > filter.limit {
         rows.truncate(filter.limit);

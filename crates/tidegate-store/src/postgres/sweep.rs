@@ -89,7 +89,7 @@ const EXPIRE: &str = "WITH expired AS (UPDATE deliveries SET status = 5, finishe
 /// With all that belongs to it, but for attempts in partitions: these go together, and nobody asks for them meanwhile.
 const REMOVE: &str = "WITH gone AS (DELETE FROM deliveries WHERE id = ANY(ARRAY(
             SELECT d.id FROM deliveries d JOIN subscribers s ON s.no = d.subscriber WHERE d.id = ANY($1)
-                AND (d.status IN (3, 5) AND d.finished_at <= $2 OR d.status IN (0, 2, 4) AND s.deleted_at <= $2)
+                AND (d.status IN (3, 5, 6) AND d.finished_at <= $2 OR d.status IN (0, 2, 4) AND s.deleted_at <= $2)
             FOR UPDATE OF d SKIP LOCKED)) RETURNING id, fold),
         tried AS (DELETE FROM attempts_kept WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
         frozen AS (DELETE FROM delivery_bodies WHERE delivery = ANY(ARRAY(SELECT id FROM gone))),
@@ -218,7 +218,7 @@ impl Step<'_> {
                 break;
             }
             let ended: Option<i64> = match row.get::<_, i16>(1) {
-                3 | 5 => row.get(3),
+                3 | 5 | 6 => row.get(3),
                 1 => None,
                 _ => row.get(4),
             };

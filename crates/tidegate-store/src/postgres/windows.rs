@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tidegate_core::fold::{Book, Bundle, ClosedBy, Stage, Terms};
-use tidegate_core::id::{Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::folds::{Folding, Numbers, Reach};
-use super::lanes;
+use super::lanes::{self, Lanes};
 use super::write::DRAW;
-use crate::{Bundled, EndWindows, Ended, Error, FoldRow, Page, WindowFilter, WindowRow, WindowsEnd};
+use crate::window::CANCELLED;
+use crate::{
+    Bundled, ClosedWindow, EndWindows, Ended, Error, FoldRow, Page, WindowFilter, WindowRow, WindowsEnd,
+};
 
 /// In this order, as everybody names these tables: whoever drops a period of one of them is not waited for in a circle.
 const CARRIED: &str = "SELECT e.body FROM events e JOIN members m ON m.event = e.seq WHERE m.\"window\" = $1
@@ -137,11 +140,18 @@ pub(super) async fn events(conn: &Conn, windows: &[WindowNo]) -> Asked<BTreeMap<
     Ok(carried)
 }
 
-const MEANT: &str = "SELECT subscriber, key, lane FROM windows WHERE project = $1 AND stage < 2 AND stage = 0
+const MEANT: &str =
+    "SELECT subscriber, key, lane FROM windows WHERE project = $1 AND stage < 2 AND (stage = 0 OR $6)
         AND ($2::bigint IS NULL OR subscriber = $2) AND ($3::bytea IS NULL OR key IN ($3, $4))
     ORDER BY no LIMIT $5";
 
-/// Closes windows that gather, or ends them without a delivery, because somebody asked.
+/// Whoever has claimed it: nobody seals it any more.
+const CANCEL: &str =
+    "UPDATE deliveries SET status = 6, finished_at = $2, reason = $3, incarnation = NULL, holder = NULL,
+        written = NULL
+    WHERE id = ANY($1) AND status < 3";
+
+/// Closes windows that gather, or cancels those that have not begun to leave, because somebody asked.
 pub(super) async fn end(
     conn: &Conn,
     space: i32,
@@ -152,7 +162,8 @@ pub(super) async fn end(
     let limit = i64::try_from(ask.limit).unwrap_or(i64::MAX - 1) + 1;
     let key = ask.key.map(|key| key.to_be_bytes().to_vec());
     let replays = ask.key.map(|key| (!key).to_be_bytes().to_vec());
-    let mut meant = conn.rows(MEANT, &[&project, &ask.subscriber, &key, &replays, &limit]).await?;
+    let cancels = ask.end == WindowsEnd::Cancel;
+    let mut meant = conn.rows(MEANT, &[&project, &ask.subscriber, &key, &replays, &limit, &cancels]).await?;
     let is_complete = meant.len() <= ask.limit;
     meant.truncate(ask.limit);
     let mut ended = Ended { is_complete, ..Ended::default() };
@@ -169,20 +180,38 @@ pub(super) async fn end(
     let stretch = BTreeMap::new();
     let mut folding = Folding::new(&book, now, usize::MAX, &stretch);
     let mut numbers = Numbers::from(conn.only(DRAW, &[]).await?.get(0));
-    let why = match ask.end {
-        WindowsEnd::Close(why) => Some(why),
-        WindowsEnd::Cancel => None,
-    };
-    for window in book.of_project(project).filter(|window| window.stage == Stage::Gathering) {
-        if folding.end(window, why, &mut numbers) {
-            ended.subscribers.push(window.subscriber);
-        }
+    let (mut unsent, mut freed) = (Vec::new(), Lanes::new());
+    for window in book.of_project(project).filter(|window| window.stage == Stage::Gathering || cancels) {
+        let is_due = match ask.end {
+            WindowsEnd::Close(why) => folding.close(window, why, &mut numbers),
+            WindowsEnd::Cancel => match folding.cancel(window) {
+                Some(window) => {
+                    unsent.extend(window.delivery);
+                    freed.extend(window.lane.map(|lane| (window.subscriber, lane)));
+                    ended.unsent.extend(ClosedWindow::of(window));
+                    true
+                }
+                None => false,
+            },
+        };
+        ended.subscribers.extend(is_due.then_some(window.subscriber));
         ended.windows += 1;
     }
     ended.closed = folding.settle_alone(conn, now).await?;
+    cancel(conn, unsent, &freed, now).await?;
     ended.subscribers.sort_unstable();
     ended.subscribers.dedup();
     Ok(ended)
+}
+
+/// Deliveries that have not begun to leave are not sent, and those behind them go. Their lanes are locked.
+async fn cancel(conn: &Conn, mut unsent: Vec<DeliveryNo>, freed: &Lanes, now: Timestamp) -> Asked<()> {
+    if !unsent.is_empty() {
+        unsent.sort_unstable();
+        conn.execute(CANCEL, &[&unsent, &now.as_ms(), &CANCELLED]).await?;
+        lanes::make_next_due(conn, freed, now).await?;
+    }
+    Ok(())
 }
 
 /// A subscriber is gone: nothing joins its windows any more, and what gathers is not sent. No group is under way.

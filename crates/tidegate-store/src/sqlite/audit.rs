@@ -57,8 +57,8 @@ const RULES: [(&str, &str); 19] = [
         "SELECT id FROM deliveries WHERE (status >= 3) <> (finished_at IS NOT NULL)",
     ),
     (
-        "what is exhausted or expired says why, and nothing else does",
-        "SELECT id FROM deliveries WHERE (status IN (4, 5)) <> (reason IS NOT NULL)",
+        "what is exhausted, expired or cancelled says why, and nothing else does",
+        "SELECT id FROM deliveries WHERE (status IN (4, 5, 6)) <> (reason IS NOT NULL)",
     ),
     (
         "attempts are numbered without gaps and counted",

@@ -12,7 +12,8 @@ use tidegate_core::verification::VerificationStatus;
 
 use super::catalog::Declaration;
 use super::sweep::Numbered;
-use super::{Writer, catalog, failed, folds, gates, stamp, verification};
+use super::{Writer, catalog, failed, folds, gates, lanes, stamp, verification};
+use crate::configuration::FormerConditions;
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
     SubscriberRow, SubscriberUpdate,
@@ -25,6 +26,12 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
     let (no, created) = apply(&tx, change, version, last, now)?;
+    if let Change::UpdateSubscriber {
+        no, update: SubscriberUpdate { skip_after: Some(failures), .. }, ..
+    } = change
+    {
+        lanes::let_pass(&tx, &writer.backfilling, *no, *failures, now).map_err(failed)?;
+    }
     let left = match change {
         Change::DeleteSubscriber { project, no } => {
             folds::leave(&tx, &book, (*project, *no), now).map_err(failed)?
@@ -288,11 +295,7 @@ fn update_subscriber(
         return Err(Error::NotFound);
     }
     if update.reorders && super::deliveries::any_unfinished(tx, no).map_err(failed)? {
-        return Err(Error::Conflict(
-            "deliveries of the old order are unfinished, and the new order could pass them: change it when they \
-             have ended, or delete this subscriber and create another"
-                .into(),
-        ));
+        return Err(Error::Unfinished);
     }
     if let Some(change) = &update.verification {
         verification::update(tx, no, change, now)?;
@@ -372,7 +375,7 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         )?
         .query_map([], key_row)?
         .collect::<rusqlite::Result<_>>()?;
-    let subscribers = conn
+    let mut subscribers = conn
         .prepare_cached(&format!(
             "SELECT no, project, id, created_at, created_version, version, active, inactive_reason, definition,
                 secret, deleted_at IS NOT NULL, backfill_after IS NOT NULL, previous_secret, previous_until,
@@ -381,10 +384,27 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
             verification::COLUMNS
         ))?
         .query_map([since], subscriber_row)?
-        .collect::<rusqlite::Result<_>>()?;
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    former_conditions(conn, since)?.tell(&mut subscribers);
     let types = catalog::load(conn, since)?;
     let gates = gates::load(conn, since)?;
     Ok(Configuration { version, projects, keys, subscribers, types, gates })
+}
+
+/// Few subscribers ever had one, so few definitions are looked at closely.
+fn former_conditions(conn: &Connection, since: Version) -> rusqlite::Result<FormerConditions> {
+    let mut statement = conn.prepare_cached(
+        "SELECT v.subscriber, v.definition FROM subscribers s
+         JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no
+         WHERE s.version > ?1 AND s.deleted_at IS NULL AND v.definition LIKE '%\"cancel_on\"%'
+         ORDER BY v.subscriber, v.version DESC",
+    )?;
+    let mut rows = statement.query([since])?;
+    let mut former = FormerConditions::default();
+    while let Some(row) = rows.next()? {
+        former.note(row.get(0)?, row.get_ref(1)?.as_str()?);
+    }
+    Ok(former)
 }
 
 fn project_row(row: &Row<'_>) -> rusqlite::Result<ProjectRow> {
@@ -419,6 +439,7 @@ fn subscriber_row(row: &Row<'_>) -> rusqlite::Result<SubscriberRow> {
         active: row.get(6)?,
         inactive_reason: row.get(7)?,
         definition: row.get(8)?,
+        former_conditions: Vec::new(),
         secret: row.get(9)?,
         deleted: row.get(10)?,
         backfilling: row.get(11)?,

@@ -144,8 +144,7 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
     }
     context.out.postponed.extend(due_at.map(|at| (finished.subscriber, at)));
     if finished.steps_aside {
-        let sql = "UPDATE deliveries SET lane = NULL, out_of_order = 1 WHERE id = ?1";
-        context.conn.prepare_cached(sql)?.execute([finished.claim.delivery])?;
+        lanes::step_aside(context.conn, finished.claim.delivery)?;
     }
     match finished.lane {
         Some(lane) => lanes::let_next_go(context, finished.subscriber, lane),

@@ -17,7 +17,9 @@ use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
 use super::deliveries::{self, New};
+use super::lanes::{self, Backfilling};
 use super::{Writer, stamp, telling};
+use crate::window::CANCELLED;
 use crate::{ClosedWindow, EndWindows, Ended, Seal, WindowsEnd};
 
 const LIVE: &str =
@@ -297,7 +299,23 @@ pub(super) fn leave(
     Ok(decided)
 }
 
-/// Closes windows that gather, or ends them without a delivery, because somebody asked.
+/// A delivery that has not begun to leave is not sent, whoever has claimed it: nobody seals it any more. Those behind it go.
+fn cancel(
+    conn: &Connection,
+    backfilling: &Backfilling,
+    window: &Window,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let cancel = "UPDATE deliveries SET status = 6, finished_at = ?2, reason = ?3, incarnation = NULL
+        WHERE id = ?1 AND status < 3";
+    conn.prepare_cached(cancel)?.execute(params![window.delivery, now.as_ms(), CANCELLED])?;
+    if let Some(lane) = window.lane {
+        lanes::make_next_due(conn, backfilling, window.subscriber, lane, now)?;
+    }
+    Ok(())
+}
+
+/// Closes windows that gather, or cancels those that have not begun to leave, because somebody asked.
 pub(super) fn end(
     writer: &mut Writer,
     project: ProjectNo,
@@ -309,7 +327,7 @@ pub(super) fn end(
     let stretch = BTreeMap::new();
     let mut draft = Draft::new(&book, now, writer.windows_max, &stretch);
     let is_meant = |window: &&Window| {
-        window.stage == Stage::Gathering
+        (window.stage == Stage::Gathering || ask.end == WindowsEnd::Cancel)
             && ask.subscriber.is_none_or(|wanted| wanted == window.subscriber)
             && ask.key.is_none_or(|key| window.key == key || window.key == !key)
     };
@@ -320,7 +338,11 @@ pub(super) fn end(
     for window in meant.iter().take(ask.limit) {
         let closing = match ask.end {
             WindowsEnd::Cancel => {
-                draft.end((window.subscriber, window.key), ClosedBy::Cancelled);
+                if let Some(unsent) = draft.cancel((window.subscriber, window.key)) {
+                    cancel(&tx, &writer.backfilling, unsent, now)?;
+                    ended.unsent.extend(ClosedWindow::of(unsent));
+                    ended.subscribers.push(unsent.subscriber);
+                }
                 None
             }
             WindowsEnd::Close(why) => draft.close(window, why, &mut || draw(&mut next_no)),

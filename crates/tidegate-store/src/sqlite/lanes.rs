@@ -13,8 +13,9 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::id::{DeliveryNo, Lane, Seq, SubscriberNo};
+use tidegate_core::limits::STEP_ASIDE_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
@@ -79,6 +80,39 @@ pub(super) fn make_next_due(
     let Some(next) = next(conn, backfilling, subscriber, lane)? else { return Ok(None) };
     set_due(conn, next.id, next.due_at.max(now))?;
     Ok(Some(next.id))
+}
+
+/// Heads that have failed so often and wait for another try, the longest overdue first.
+pub(super) const FAILED_HEADS: &str = "SELECT id, lane FROM deliveries
+    WHERE subscriber = ?1 AND status = 0 AND lane IS NOT NULL AND tries >= ?2 ORDER BY due_at, id LIMIT ?3";
+
+/// Heads that have failed so often step aside, and those behind them go. A head in somebody's hands does so when it fails
+/// again, and so do those beyond the limit.
+pub(super) fn let_pass(
+    conn: &Connection,
+    backfilling: &Backfilling,
+    subscriber: SubscriberNo,
+    failures: u32,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let heads = conn
+        .prepare_cached(FAILED_HEADS)?
+        .query_map(params![subscriber, failures, STEP_ASIDE_MAX as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
+        .collect::<rusqlite::Result<Vec<(DeliveryNo, Lane)>>>()?;
+    for (head, lane) in heads {
+        step_aside(conn, head)?;
+        make_next_due(conn, backfilling, subscriber, lane, now)?;
+    }
+    Ok(())
+}
+
+/// A delivery that failed too often leaves its lane to those behind it.
+pub(super) fn step_aside(conn: &Connection, delivery: DeliveryNo) -> rusqlite::Result<()> {
+    let sql = "UPDATE deliveries SET lane = NULL, out_of_order = 1 WHERE id = ?1";
+    conn.prepare_cached(sql)?.execute([delivery])?;
+    Ok(())
 }
 
 /// Lanes in which all wait. One walk through the index of the subscriber's unfinished deliveries: there may be a

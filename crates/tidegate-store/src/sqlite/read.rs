@@ -45,7 +45,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>, at_most: usize) -> rusqlite::R
     })
 }
 
-/// `held` and `cancelled` follow from the subscriber; see the schema.
+/// `held` and nearly every `cancelled` follow from the subscriber; see the schema.
 fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
     let (status, attempts): (i64, u32) = (row.get(3)?, row.get(4)?);
     let (active, deleted): (bool, bool) = (row.get(10)?, row.get(11)?);
@@ -53,6 +53,7 @@ fn status(row: &Row<'_>) -> rusqlite::Result<Status> {
         3 => Status::Delivered,
         4 => Status::Exhausted,
         5 => Status::Expired,
+        6 => Status::Cancelled,
         1 => Status::Sending,
         _ if deleted => Status::Cancelled,
         _ if !active => Status::Held,
@@ -111,7 +112,8 @@ pub(super) fn list(
         }
         scanned += 1;
         let found = status(row)?;
-        if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(|wanted| wanted == found) {
+        let is_meant = |wanted| wanted == found || (filter.in_hand && found == Status::Sending);
+        if row.get::<_, ProjectNo>(13)? == project && filter.status.is_none_or(is_meant) {
             page.items.push(delivery_row(conn, row, LISTED)?);
         }
         page.next = Some(row.get(0)?);

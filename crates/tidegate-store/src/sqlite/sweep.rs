@@ -261,7 +261,7 @@ impl Step<'_> {
                 return Ok(Sweep::Overdue(0));
             }
             let over = match status {
-                3 | 5 => *ended,
+                3 | 5 | 6 => *ended,
                 1 => None,
                 _ => *deleted,
             };

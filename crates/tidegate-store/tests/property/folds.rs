@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::delivery::{Job, Status};
-use tidegate_core::fold::{Appending, Key, Mode, Terms};
+use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms};
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -48,10 +48,11 @@ impl Folds {
                     max_bytes: 1 << 20,
                     leading: sent.lane == 2,
                     adaptive: false,
+                    cancel_on: CancelOn::Never,
                     payload: Payload::Full,
                 };
                 let key = Key::from_text(&format!("[{}]", sent.lane));
-                let fold = Appending { key, terms: Arc::new(terms), cancels: false };
+                let fold = Appending { key, terms: Arc::new(terms), cancels: Vec::new() };
                 Route { subscriber: *subscriber, lane, fold: Some(Arc::new(fold)) }
             })
             .collect()

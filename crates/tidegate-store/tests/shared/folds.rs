@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::delivery::Job;
-use tidegate_core::fold::{Appending, Key, Mode, Terms};
+use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms};
 use tidegate_core::id::{Lane, SubscriberNo};
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
@@ -28,11 +28,20 @@ const EVENTS: usize = 6;
 
 fn terms(window_ms: u64, max_events: u32) -> Terms {
     let mode = Mode::Window { window: Span::from_ms(window_ms) };
-    Terms { mode, max_events, max_bytes: 1 << 20, leading: false, adaptive: false, payload: Payload::Full }
+    Terms {
+        mode,
+        max_events,
+        max_bytes: 1 << 20,
+        leading: false,
+        adaptive: false,
+        cancel_on: CancelOn::Never,
+        payload: Payload::Full,
+    }
 }
 
 fn into(subscriber: SubscriberNo, key: &str, lane: Option<Lane>, terms: &Terms) -> Route {
-    let appending = Appending { key: Key::from_text(key), terms: Arc::new(terms.clone()), cancels: false };
+    let appending =
+        Appending { key: Key::from_text(key), terms: Arc::new(terms.clone()), cancels: Vec::new() };
     Route { subscriber, lane, fold: Some(Arc::new(appending)) }
 }
 

@@ -173,6 +173,31 @@ fn the_first_goes_ahead_the_critical_goes_alone_and_a_recovery_cancels() {
 }
 
 #[test]
+fn a_window_keeps_the_condition_it_opened_with() {
+    let mut server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    let fold = |cancel_on: Value| json!({ "fold": { "mode": "window", "window": "1h", "by": ["data.k"], "cancel_on": cancel_on } });
+    let subscriber = server.subscribe(&hook, &fold(Value::Null));
+    let event = |id: &str, level: &str| json!({ "id": id, "source": "s", "type": "t", "data": { "k": id[1..], "level": level } });
+    client.publish(&event("a1", "low"));
+    client.patch(&subscriber.path, &fold(json!("data.level == 'ok'"))).expect(200);
+    client.publish(&event("b2", "low"));
+    client.patch(&subscriber.path, &fold(Value::Null)).expect(200);
+    client.publish(&event("c3", "low"));
+    server.kill();
+    server.restart(&Setup::usual());
+    let client = server.admin();
+    client.publish(&json!([event("o1", "ok"), event("o2", "ok"), event("o3", "ok")]));
+    let flushed = client.post("/v1/windows/flush", &Value::Null).expect(200);
+    assert_eq!(flushed["windows"], 2, "only the one that was opened with the condition is gone");
+    let mut arrived = [ids(&hook.next()), ids(&hook.next())];
+    arrived.sort();
+    assert_eq!(arrived, [["a1", "o1"], ["c3", "o3"]]);
+    let trace = client.get("/v1/events/b2/trace").expect(200);
+    assert_eq!(trace["subscribers"][0]["window"]["closed_by"], "cancel_on");
+}
+
+#[test]
 fn what_was_held_when_it_was_killed_is_delivered_late_and_whole() {
     let mut server = Server::start();
     let hook = Receiver::start();

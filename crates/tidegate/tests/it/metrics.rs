@@ -195,6 +195,33 @@ fn folds_are_counted_and_those_who_debug_can_follow_a_lane() {
 }
 
 #[test]
+fn those_who_debug_follow_lanes_that_do_not_fold() {
+    let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
+    let server = Server::start_with(&Setup { variables, ..Setup::usual() });
+    let client = server.admin();
+    let hook = Receiver::answering(&[500, 500]);
+    let order = json!({ "by": "data.user", "on_failure": { "skip_after": 2 } });
+    let retry = json!({ "schedule": ["1ms", "1ms"] });
+    let subscriber = server.subscribe(&hook, &json!({ "order": order, "retry": retry, "breaker": "off" }));
+    let event =
+        |id: &str, user: &str| json!({ "id": id, "source": "s", "type": "t", "data": { "user": user } });
+    client.publish(&json!([event("aside", "hush-hush"), event("behind", "hush-hush")]));
+    client.publish(&json!({ "id": "without", "source": "s", "type": "t" }));
+    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 2);
+    let lines = |words: &str| {
+        let log = server.log();
+        log.lines().filter(|line| line.contains(words) && line.contains(&subscriber.id)).count()
+    };
+    let told = ["ready", "started", "requeued", "skipped", "finished"];
+    // The one that stepped aside is no longer of the lane when it arrives.
+    let expected = [3, 3, 1, 1, 1];
+    let counted = || told.map(|what| lines(&format!("a lane's head is {what}")));
+    assert!(within_patience(|| counted() == expected), "{:?} in\n{}", counted(), server.log());
+    assert_eq!(lines("an event is skipped"), 1);
+    assert!(!server.log().contains("hush-hush"), "no event's data is logged");
+}
+
+#[test]
 fn those_who_debug_see_folds_that_are_never_sent_too() {
     let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
     let server = Server::start_with(&Setup { variables, ..Setup::usual() });

@@ -62,6 +62,30 @@ fn a_failing_head_steps_aside_if_its_owner_wants_that() {
 }
 
 #[test]
+fn a_lane_that_is_blocked_now_goes_on_when_its_owner_says_so() {
+    let server = Server::start();
+    let client = server.admin();
+    let hook =
+        Receiver::scripted(|arrival| Reply::status(if arrival.event_id() == "a1" { 500 } else { 200 }));
+    let subscriber =
+        server.subscribe(&hook, &json!({ "order": { "by": "subscriber" }, "retry": { "schedule": ["1h"] } }));
+    let path = format!("/v1/subscribers/{}", subscriber.id);
+    let event = |id: &str| json!({ "id": id, "source": "s", "type": "t" });
+    client.publish(&json!([event("a1"), event("a2"), event("a3")]));
+    client.until("/v1/deliveries?status=retrying", |page| page["items"].as_array().unwrap().len() == 1);
+    let refused = client.patch(&path, &json!({ "order": { "by": "data.k" } })).expect(409);
+    assert_eq!(refused["code"], "order_unfinished");
+    client.patch(&path, &json!({ "order": { "missing": "unordered" } })).expect(200);
+    client.patch(&path, &json!({ "order": { "on_failure": { "skip_after": 2 } } })).expect(200);
+    assert_eq!(client.get("/v1/events/a2/trace").expect(200)["subscribers"][0]["attempts"], 0);
+    let order = json!({ "by": "subscriber", "missing": "unordered", "on_failure": { "skip_after": 1 } });
+    assert_eq!(client.patch(&path, &json!({ "order": order })).expect(200)["order"], order);
+    assert_eq!(hook.ids(3), ["a1", "a2", "a3"]);
+    let shown = client.get("/v1/events/a1/trace").expect(200);
+    assert_eq!(shown["subscribers"][0]["outcome"], "retrying");
+}
+
+#[test]
 fn a_subscribers_order_is_kept_over_failures() {
     const EVENTS: usize = 200;
     let server = Server::start();

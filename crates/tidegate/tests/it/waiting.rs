@@ -30,7 +30,13 @@ fn a_delivery_at_a_gate_says_so_everywhere() {
     let id = delivery(&client, "b");
     let path = format!("/v1/deliveries/{id}");
     let shown = client.until(&path, |row| row["reason"] == "waits for gate narrow");
-    assert_eq!((&shown["status"], &shown["attempts"]), (&"sending".into(), &0.into()));
+    assert_eq!((&shown["status"], &shown["attempts"]), (&"pending".into(), &0.into()));
+    for (status, expected) in [("pending", json!([id])), ("sending", json!([])), ("retrying", json!([]))] {
+        let page = client.get(&format!("/v1/deliveries?status={status}")).expect(200);
+        let listed: Value =
+            page["items"].as_array().expect("a list").iter().map(|row| row["id"].clone()).collect();
+        assert_eq!(listed, expected, "{status}");
+    }
     let traced = line(&client, "b");
     assert_eq!((&traced["outcome"], &traced["reason"]), (&"pending".into(), &"waits for gate narrow".into()));
     let refused = client.post(&format!("{path}/retry"), &Value::Null).problem(409, "delivery_in_flight");

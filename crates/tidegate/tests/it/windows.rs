@@ -111,6 +111,45 @@ fn what_is_cancelled_is_never_sent_and_nobody_cancels_everything_by_mistake() {
 }
 
 #[test]
+fn a_closed_window_that_waits_for_its_gate_can_be_cancelled() {
+    let server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    client.call("PUT", "/v1/gates/slow", &json!({ "rate": "1/h", "burst": 1 })).expect(201);
+    let fold = json!({ "mode": "window", "window": "1h", "by": ["data.plan"] });
+    let subscriber =
+        server.subscribe(&hook, &json!({ "fold": fold, "order": { "by": "data.plan" }, "gate": "slow" }));
+    client.publish(&event("a", 1));
+    assert_eq!(flush(&client, &Value::Null), 1);
+    assert_eq!(ids(&hook.next()), ["a"]);
+    client.publish(&event("b", 2));
+    assert_eq!(flush(&client, &Value::Null), 1);
+    let listed = client.until("/v1/windows", |page| {
+        page["items"][0]["reason"].as_str().is_some_and(|reason| reason.contains("gate"))
+    });
+    let delivery = listed["items"][0]["delivery"].as_str().expect("it is one already").to_owned();
+    assert_eq!(flush(&client, &Value::Null), 0, "it is closed already");
+    let whose = json!({ "subscriber": subscriber.id });
+    assert_eq!(
+        client.post("/v1/windows/cancel", &whose).expect(200),
+        json!({ "windows": 1, "complete": true })
+    );
+    assert!(windows(&client).is_empty());
+    let shown = client.get(&format!("/v1/deliveries/{delivery}")).expect(200);
+    assert_eq!(
+        (&shown["status"], &shown["reason"], &shown["attempts"]),
+        (&"cancelled".into(), &"its window was cancelled by request".into(), &0.into())
+    );
+    let line = client.get("/v1/events/b/trace").expect(200)["subscribers"][0].clone();
+    assert_eq!((&line["outcome"], &line["window"]["closed_by"]), (&"cancelled".into(), &"cancelled".into()));
+    let retry = client.post(&format!("/v1/deliveries/{delivery}/retry"), &Value::Null);
+    retry.problem(409, "delivery_cancelled");
+    client.patch(&subscriber.path, &json!({ "gate": null })).expect(200);
+    client.publish(&event("c", 2));
+    assert_eq!(flush(&client, &Value::Null), 1);
+    assert_eq!(ids(&hook.next()), ["c"], "what was cancelled is never sent, and its lane goes on");
+}
+
+#[test]
 fn what_is_wrong_with_a_wish_is_named() {
     let server = Server::start();
     let (client, hook) = (server.admin(), Receiver::start());

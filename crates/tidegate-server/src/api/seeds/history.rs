@@ -47,7 +47,7 @@ async fn shown(app: &App, caller: &Caller, row: &DeliveryRow, attempts_max: usiz
     let is_again = row.status == Status::Retrying;
     Ok(json!({
         "id": app.pipeline.mint.delivery(row.no),
-        "status": word(row.status),
+        "status": word(app.status(row)),
         "attemptCount": row.attempts,
         "maxAttempts": attempts_max,
         "nextRetryAt": is_again.then_some(row.due_at),

@@ -9,7 +9,6 @@ use serde_json::Value;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::prefixed;
 use tidegate_core::payload::Payload;
-use tidegate_core::subscriber::Section;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Change, DeliveryFilter, NewSecret, SubscriberUpdate};
 
@@ -18,7 +17,7 @@ use crate::api::auth::Caller;
 use crate::api::pages::Pages;
 use crate::api::problem::{Answer, Problem};
 use crate::api::request::{Query, Segment, read_body};
-use crate::api::subscribers::{check_headers, verification_update};
+use crate::api::subscribers::{check_headers, skip_after, verification_update};
 use crate::api::{App, json_answer};
 use crate::roster::Endpoint;
 
@@ -114,7 +113,8 @@ async fn put(app: &App, caller: &Caller, id: &str, body: &[u8]) -> Answer {
         active: patched.active.map(|active| if active { Ok(()) } else { Err("paused".to_owned()) }),
         secret: secret.as_ref().map(seal),
         verification: verification_update(endpoint.definition(), &patched.definition),
-        reorders: patched.changed.contains(&Section::Order),
+        reorders: endpoint.definition().order.by != patched.definition.order.by,
+        skip_after: skip_after(endpoint.definition(), &patched.definition),
         based_on: Some(endpoint.version),
     };
     let no = endpoint.rule.no;

@@ -87,7 +87,9 @@ impl Deliver {
         let mut held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * FOLD_BYTES_SMALL).await;
         if job.lane.is_some() && job.attempts == 0 && !pick.turn.is_sealed {
             let seal = Seal { project: job.project, window, claim: claim(job) };
-            let unsealed = |_| Error::Unavailable("it could not be sealed".to_owned());
+            let unsealed = |_| {
+                Error::Unavailable("it could not be sealed: it is another's by now, or cancelled".to_owned())
+            };
             self.persist.seal(seal).await.map_err(unsealed)?;
         }
         let mut bundled = self.store.bundle(window, FOLD_BYTES_SMALL).await?;

@@ -1,6 +1,6 @@
 //! When a window closes, and why.
 
-use tidegate_core::fold::{ClosedBy, Mode, Terms};
+use tidegate_core::fold::{CancelOn, ClosedBy, Mode, Terms};
 use tidegate_core::payload::Payload;
 use tidegate_core::time::Span;
 
@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_closes_before_it_is_too_large,
         the_first_may_go_ahead,
         a_recovery_ends_a_window_without_a_delivery,
+        a_window_is_ended_by_the_condition_it_opened_with,
         too_many_windows_close_the_oldest,
         keys_and_subscribers_are_apart,
         what_was_there_already_does_not_join,
@@ -184,6 +185,28 @@ async fn a_recovery_ends_a_window_without_a_delivery(mut bench: Bench) {
     close(&bench).await;
     let expected = told(&[(ClosedBy::Leading, "4"), (ClosedBy::Window, "5")]);
     assert_eq!(drain(&bench, subscriber).await, expected, "whoever heard of the failure hears of its end");
+}
+
+async fn a_window_is_ended_by_the_condition_it_opened_with(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let plain = |cancel_on| Terms { cancel_on, ..window(1_000) };
+    let (before, since) = (plain(CancelOn::When(u64::MAX)), plain(CancelOn::When(1)));
+    let folded = |id, terms, key| draft(id).folded(subscriber, terms, key);
+    let without = plain(CancelOn::Never);
+    bench.send([folded("1", &before, "a"), folded("2", &before, "b"), folded("3", &without, "c")]).await;
+    bench.reopen().await;
+    let late = [
+        folded("4", &since, "a").fulfilling(&[1]),
+        folded("5", &since, "b").fulfilling(&[1, u64::MAX]),
+        folded("6", &since, "c").fulfilling(&[1, u64::MAX]),
+    ];
+    let committed = bench.send(late).await;
+    let ended: Vec<_> = committed.closed.iter().map(|window| (window.closed_by, window.count)).collect();
+    assert_eq!(ended, [(ClosedBy::CancelOn, 2)], "by its own condition, and by no other");
+    bench.pass(1_000);
+    close(&bench).await;
+    let expected = told(&[(ClosedBy::Window, "1 4"), (ClosedBy::Window, "3 6")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
 }
 
 async fn too_many_windows_close_the_oldest(bench: Bench) {

@@ -13,7 +13,7 @@ mod steer;
 use std::sync::Arc;
 
 use tidegate_core::delivery::Job;
-use tidegate_core::fold::{Appending, Bundle, ClosedBy, Key, Mode, Terms};
+use tidegate_core::fold::{Appending, Bundle, CancelOn, ClosedBy, Fingerprint, Key, Mode, Terms};
 use tidegate_core::id::{Lane, SubscriberNo};
 use tidegate_core::payload::Payload;
 use tidegate_core::route::Route;
@@ -38,15 +38,25 @@ fn quiet(ms: u64, max_wait: u64) -> Terms {
     terms(Mode::Quiet { quiet: Span::from_ms(ms), max_wait: Span::from_ms(max_wait) })
 }
 
+/// The condition that all these folds have, see [`Draft::cancelling`].
+const RECOVERED: Fingerprint = 0x7ec0_7e4e_d000_0001;
+
 fn terms(mode: Mode) -> Terms {
-    let payload = Payload::Full;
-    Terms { mode, max_events: 1_000, max_bytes: 1 << 20, leading: false, adaptive: false, payload }
+    Terms {
+        mode,
+        max_events: 1_000,
+        max_bytes: 1 << 20,
+        leading: false,
+        adaptive: false,
+        cancel_on: CancelOn::When(RECOVERED),
+        payload: Payload::Full,
+    }
 }
 
 /// Into the window under this key, in the lane of this number if it is not 0.
 fn route(subscriber: SubscriberNo, terms: &Terms, key: &str, lane: Lane) -> Route {
     let terms = Arc::new(terms.clone());
-    let fold = Some(Arc::new(Appending { key: key_of(key), terms, cancels: false }));
+    let fold = Some(Arc::new(Appending { key: key_of(key), terms, cancels: Vec::new() }));
     Route { subscriber, lane: Some(lane).filter(|lane| *lane != 0), fold }
 }
 
@@ -66,9 +76,14 @@ impl Draft {
     }
 
     /// What the subscriber's own rule says: it makes what gathered irrelevant.
-    fn cancelling(mut self) -> Self {
+    fn cancelling(self) -> Self {
+        self.fulfilling(&[RECOVERED])
+    }
+
+    /// It fulfils these conditions, of which windows may have been opened with any.
+    fn fulfilling(mut self, conditions: &[Fingerprint]) -> Self {
         let fold = self.routes.last_mut().and_then(|route| route.fold.as_mut());
-        Arc::make_mut(fold.expect("its last route folds")).cancels = true;
+        Arc::make_mut(fold.expect("its last route folds")).cancels = conditions.to_vec();
         self
     }
 }

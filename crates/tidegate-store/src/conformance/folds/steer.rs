@@ -7,7 +7,7 @@ use tidegate_core::id::SubscriberNo;
 
 use super::super::bench::{Bench, PROJECT, START, draft, new_subscriber};
 use super::{Case, close, drain, key_of, named, open, quiet, seal, told, window};
-use crate::{Change, EndWindows, Ended, NewSubscriber, WindowFilter, WindowsEnd};
+use crate::{Change, EndWindows, Ended, NewSubscriber, RetryOutcome, WindowFilter, WindowsEnd};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         windows_are_flushed_by_subscriber_and_key,
         windows_are_ended_a_few_at_a_time,
         a_cancelled_window_leads_to_nothing,
+        what_waits_in_a_lane_can_be_cancelled_until_it_leaves,
         what_is_flushed_waits_in_its_lane,
         an_inactive_subscriber_folds_and_its_folds_are_held,
         deleting_a_subscriber_ends_its_windows,
@@ -110,6 +111,49 @@ async fn a_cancelled_window_leads_to_nothing(mut bench: Bench) {
     assert_eq!(open(&bench).await[0].count, 1);
 }
 
+/// In lane 7 one is claimed, one waits behind it and a third follows, unfolded; that of lane 8 has begun to leave.
+async fn what_waits_in_a_lane_can_be_cancelled_until_it_leaves(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = window(1_000);
+    let folded = |id: &str, key: &str, lane| draft(id).folded_in(subscriber, &terms, key, lane);
+    bench.send([folded("1", "a", 7), folded("2", "b", 7), folded("3", "c", 8)]).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    bench.send([draft("4").saying("4").lane(subscriber, 7)]).await;
+    let jobs = bench.claim_all(subscriber).await;
+    let [claimed, leaving] = &jobs[..] else { panic!("two lanes have a head each") };
+    assert!(seal(&bench, leaving).await);
+    let flush = WindowsEnd::Close(ClosedBy::Flush);
+    assert_eq!(end(&bench, None, None, flush).await.windows, 0, "they are closed already");
+    let ended = end(&bench, Some(subscriber), None, WindowsEnd::Cancel).await;
+    assert_eq!(
+        (ended.windows, ended.closed.len(), ended.unsent.len(), ended.subscribers, ended.is_complete),
+        (2, 0, 2, vec![subscriber], true)
+    );
+    let waiting = WindowFilter { limit: 9, waiting: true, ..Default::default() };
+    assert!(bench.store().windows(PROJECT, waiting).await.unwrap().items.is_empty());
+    assert!(!seal(&bench, claimed).await, "whoever holds it can not send it any more");
+    bench.release(claimed).await;
+    for event in ["1", "2"] {
+        let row = bench.row(subscriber, event).await;
+        assert_eq!((row.status, row.attempts), (Status::Cancelled, 0));
+        assert!(row.reason.is_some_and(|reason| reason.contains("by request")));
+        assert_eq!(row.fold.and_then(|fold| fold.closed).map(|(_, by)| by), Some(ClosedBy::Cancelled));
+        let refused = bench.store().retry(PROJECT, row.no, bench.now).await.unwrap();
+        assert_eq!(refused, RetryOutcome::Refused(Status::Cancelled));
+    }
+    let next = bench.claim_one(subscriber).await;
+    assert_eq!((next.fold, next.lane), (None, Some(7)), "those behind them go");
+    bench.deliver(&next).await;
+    bench.deliver(leaving).await;
+    bench.send([folded("5", "a", 7)]).await;
+    bench.reopen().await;
+    bench.pass(1_000);
+    close(&bench).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "5")]), "what comes next is new");
+    bench.audit().await;
+}
+
 async fn what_is_flushed_waits_in_its_lane(bench: Bench) {
     let subscriber = bench.subscriber("s").await;
     let folded = |id: &str| draft(id).folded_in(subscriber, &window(9_000), "a", 7);
@@ -186,7 +230,7 @@ async fn an_order_is_not_changed_while_windows_gather(bench: Bench) {
     let update = crate::SubscriberUpdate { reorders: true, ..Default::default() };
     let change = Change::UpdateSubscriber { project: PROJECT, no: subscriber, update };
     let refused = bench.try_change(change.clone()).await;
-    assert!(matches!(refused, Err(crate::Error::Conflict(_))), "{refused:?}");
+    assert!(matches!(refused, Err(crate::Error::Unfinished)), "{refused:?}");
     end(&bench, None, None, WindowsEnd::Cancel).await;
     bench.change(change).await;
 }

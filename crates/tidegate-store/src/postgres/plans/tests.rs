@@ -51,6 +51,7 @@ fn statements() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("refill", deliveries::refill_sql(), &["deliveries_due"]),
         ("first due", deliveries::FIRST_DUE.to_owned(), &["deliveries_due"]),
         ("lanes: whose turn it is", lanes::TURNS.to_owned(), &["deliveries_lane", "(lane = l.lane)"]),
+        ("lanes: heads that failed", lanes::FAILED_HEADS.to_owned(), &["deliveries_due"]),
         ("objects: what happened", history::ROWS.to_owned(), &["object_changes_until", "(state = $1)"]),
         ("events", events::list_sql(&EventFilter::default()), &["events_kept_pkey"]),
         ("events of a type", events::list_sql(&typed), &["events_kept_project_type_seq_idx"]),

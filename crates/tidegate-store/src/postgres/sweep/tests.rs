@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::delivery::Job;
-use tidegate_core::fold::{Appending, Key, Mode, Terms as FoldTerms};
+use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms as FoldTerms};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::payload::Payload;
 use tidegate_core::retention::Retention;
@@ -289,9 +289,10 @@ fn into_lane(subscriber: SubscriberNo) -> Route {
         max_bytes: 1 << 20,
         leading: false,
         adaptive: false,
+        cancel_on: CancelOn::Never,
         payload: Payload::Full,
     };
-    let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: false };
+    let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: Vec::new() };
     Route { subscriber, lane: Some(7), fold: Some(Arc::new(appending)) }
 }
 

@@ -45,6 +45,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("events after a mark", events::after_sql()),
         ("newest event", events::NEWEST.to_owned()),
         ("backfill", events::backfill_sql()),
+        ("lanes: heads that failed", lanes::FAILED_HEADS.to_owned()),
         ("jobs: a subscriber's past", jobs::PAST.to_owned()),
         ("jobs: dead letters", jobs::LETTERS.to_owned()),
         ("retention: exhausted", sweep::EXHAUSTED.to_owned()),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use rusqlite::Connection;
-use tidegate_core::fold::{Appending, Key, Mode, Terms, Window};
+use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms, Window};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::TELLING_EVENTS_PER_WINDOW;
 use tidegate_core::payload::Payload;
@@ -31,11 +31,12 @@ fn folded(n: usize, subscriber: SubscriberNo) -> Draft {
         max_bytes: 1 << 20,
         leading: false,
         adaptive: false,
+        cancel_on: CancelOn::Never,
         payload: Payload::Full,
     };
     // The first key is heard of once, then never again.
     let key = Key::from_text(&if n < KEYS { n } else { 1 + n * 7 / 3 % (KEYS - 1) }.to_string());
-    let fold = Some(Arc::new(Appending { key, terms: Arc::new(terms), cancels: false }));
+    let fold = Some(Arc::new(Appending { key, terms: Arc::new(terms), cancels: Vec::new() }));
     let mut draft = draft(format!("e{n}"));
     draft.routes.push(Route { subscriber, lane: None, fold });
     draft

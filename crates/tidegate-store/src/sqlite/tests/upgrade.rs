@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tidegate_core::delivery::Job;
-use tidegate_core::fold::{Appending, Key, Mode, Terms};
+use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms};
 use tidegate_core::id::{Lane, SubscriberNo};
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
@@ -39,9 +39,10 @@ fn folded(id: &str, to: &[Target]) -> Draft {
             max_bytes: 1 << 20,
             leading: false,
             adaptive: false,
+            cancel_on: CancelOn::Never,
             payload: Payload::Full,
         };
-        let appending = Appending { key: Key::from_text(key), terms: Arc::new(terms), cancels: false };
+        let appending = Appending { key: Key::from_text(key), terms: Arc::new(terms), cancels: Vec::new() };
         draft.routes.push(Route { subscriber: *subscriber, lane: *lane, fold: Some(Arc::new(appending)) });
     }
     draft
