@@ -5,6 +5,8 @@
 #[path = "harness/schema.rs"]
 mod schema;
 
+use std::time::Duration;
+
 use schema::Schema;
 use tidegate_core::time::Timestamp;
 use tidegate_store::postgres::connect::{Session, Target};
@@ -58,6 +60,17 @@ async fn synchronous_commit(client: &Client) -> (String, String) {
     (row.get(0), row.get(1))
 }
 
+/// A server reads its settings again a moment after it was told to, unless they were given when it was started.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = Duration::from_secs(20);
+    tokio::time::timeout(patience, asking).await.expect("a setting that is changed takes effect");
+}
+
 #[tokio::test]
 async fn settings_that_change_while_we_run_weaken_nothing() {
     let schema = Schema::new();
@@ -67,23 +80,17 @@ async fn settings_that_change_while_we_run_weaken_nothing() {
     let session = target.connect().await.expect("as every session of a store begins");
 
     operator.change("ALTER SYSTEM SET synchronous_commit = off").await;
-    let mut known = synchronous_commit(&session.client).await;
-    while known.0 != "off" {
-        tokio::task::yield_now().await;
-        known = synchronous_commit(&session.client).await;
-    }
-    assert_eq!(known.1, "on", "it was on when the session began");
+    until(async || synchronous_commit(&session.client).await.0 == "off").await;
+    let held = synchronous_commit(&session.client).await.1;
+    assert_eq!(held, "on", "as it was when the session began");
     let refused = target.connect().await.err().expect("a new one is refused").to_string();
     assert!(refused.contains("synchronous_commit is off"), "{refused}");
     operator.change("ALTER SYSTEM RESET synchronous_commit").await;
 
-    assert_eq!(store.beat(Load::default()).await.unwrap().weakness, None);
+    let weakness = async || store.beat(Load::default()).await.unwrap().weakness;
+    assert_eq!(weakness().await, None);
     operator.change("ALTER SYSTEM SET fsync = off").await;
-    while store.beat(Load::default()).await.unwrap().weakness.is_none() {
-        tokio::task::yield_now().await;
-    }
+    until(async || weakness().await == Some("fsync is off")).await;
     operator.change("ALTER SYSTEM RESET fsync").await;
-    while store.beat(Load::default()).await.unwrap().weakness.is_some() {
-        tokio::task::yield_now().await;
-    }
+    until(async || weakness().await.is_none()).await;
 }
