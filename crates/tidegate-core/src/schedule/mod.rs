@@ -493,6 +493,8 @@ mod chronicle_tests;
 #[cfg(test)]
 mod gates_tests;
 #[cfg(test)]
+mod overtaking_tests;
+#[cfg(test)]
 mod replicas_tests;
 #[cfg(test)]
 mod tests;
