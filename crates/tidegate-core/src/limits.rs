@@ -98,9 +98,9 @@ pub const GATE_PENALTY_MAX_MS: u64 = RETRY_AFTER_MAX_MS;
 pub const GATE_WAIT_MAX_MS: u64 = 60_000;
 /// Clients that wait at one gate of one process: each keeps a connection open.
 pub const GATE_CLIENTS_MAX: usize = 1_000;
-/// How much later a process asks for a token of a shared gate when others have waited longer: more than timers differ, and
-/// a small part of the time between two tokens wherever that matters.
-pub const GATE_COURTESY_MAX_MS: u64 = 24;
+/// How long a token of a shared gate is kept for the process whose first in line has waited longest: more than a busy process
+/// comes too late, and no more than one that died may cost the others.
+pub const GATE_PATIENCE_MS: u64 = 100;
 /// Waiting times that are remembered for each gate, to show how long it takes at present.
 pub const GATE_WAITS_KEPT: usize = 128;
 /// Total deadline of one attempt unless the subscriber says otherwise.

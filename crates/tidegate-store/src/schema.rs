@@ -111,7 +111,7 @@ mod tests {
         let step = |number, needs| Migration { number, needs, sql: "" };
         let ours = [step(1, 1), step(2, 2), step(5, 2)];
         let lacks = |number, needs| {
-            missing(&ours, Recorded { number, needs }).map(|missing| missing.len()).map_err(|e| e.to_string())
+            missing(&ours, Recorded { number, needs }).map(<[Migration]>::len).map_err(|e| e.to_string())
         };
         assert_eq!((lacks(0, 0), lacks(1, 1), lacks(5, 2)), (Ok(3), Ok(2), Ok(0)));
         assert_eq!((lacks(6, 5), lacks(7, 3)), (Ok(0), Ok(0)), "newer, and nothing of it is needed");

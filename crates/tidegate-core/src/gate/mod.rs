@@ -1,10 +1,11 @@
 //! Gates: named rates that any number of subscribers and clients share.
 //!
 //! A [`Gate`] is what its owner says: how many over time, and how many at once. What it has left stands in a [`Reservoir`],
-//! here or with all replicas together.
+//! here or with all replicas together; these draw from a [`Basin`].
 //!
 //! Does not: wait, or know who waits ([`crate::schedule`] does).
 
+mod basin;
 mod reservoir;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{GATE_BURST_MAX, GATE_NAME_BYTES_MAX, RATE_PER_SECOND_MAX};
 use crate::subscriber::{Invalid, Rate, read};
 
+pub use basin::{Basin, Caller, Front, Given};
 pub use reservoir::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, Standing, TOKEN};
 
 /// What the owner of a gate says about it.

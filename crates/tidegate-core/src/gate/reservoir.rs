@@ -219,7 +219,7 @@ fn tokens(drops: i64) -> u32 {
     u32::try_from(drops / TOKEN).unwrap_or(0)
 }
 
-fn duration(us: i64) -> Duration {
+pub(super) fn duration(us: i64) -> Duration {
     Duration::from_micros(u64::try_from(us).unwrap_or(0))
 }
 

@@ -347,6 +347,9 @@ impl World {
             return;
         }
         let beg = self.begs.remove(chance as usize / 3 % self.begs.len());
+        if beg.wanted == 0 {
+            return;
+        }
         let now_us = self.now * 1_000;
         let reservoir = self.reservoirs.entry(beg.who).or_insert_with(|| Reservoir::full(beg.flow, now_us));
         let tokens = reservoir.take(beg.flow, now_us, beg.wanted);

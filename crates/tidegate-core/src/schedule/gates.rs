@@ -21,15 +21,13 @@ use super::meter::{Meter, Wait};
 use super::{Schedule, Slot, Turn, stamped_at};
 use crate::gate::{Flow, Standing, pressure};
 use crate::id::{GateNo, SubscriberNo};
-use crate::limits::{GATE_COURTESY_MAX_MS, GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
+use crate::limits::{GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
 use crate::time::Timestamp;
 pub use folds::Luggage;
 use folds::Preparing;
 
 /// A fold looks again after this whether another one may be prepared.
 const PLACE_WAIT: Duration = Duration::from_millis(10);
-/// Who is so many tokens behind others steps back as far as anybody does.
-const COURTESY_STEPS: f64 = 4.0;
 
 /// A client's place in a line; no two have the same.
 pub type Ticket = u64;
@@ -123,8 +121,8 @@ pub(super) struct Line {
     closed_until: Timestamp,
     is_recovering: bool,
     waits: VecDeque<Duration>,
-    /// How long the last one that was given a token of the shared bucket had waited, wherever that was.
-    waited_elsewhere: Duration,
+    /// The bucket that all share has heard that somebody waits here, and not that he does no longer.
+    pub(super) is_known: bool,
     passed: u64,
     penalties: u64,
     preparing: Preparing,
@@ -143,7 +141,7 @@ impl Line {
             closed_until: Timestamp::default(),
             is_recovering: false,
             waits: VecDeque::new(),
-            waited_elsewhere: Duration::ZERO,
+            is_known: false,
             passed: 0,
             penalties: 0,
             preparing: Preparing::default(),
@@ -238,32 +236,18 @@ impl Schedule {
         self.wait_at(gate, until.since(now));
     }
 
-    /// What is known of the bucket that all share: it is penalised for so long yet, and whoever was last given something
-    /// there had waited for so long.
-    pub fn hear(&mut self, gate: GateNo, penalized_for: Duration, waited: Duration, now: Timestamp) {
+    /// What is known of the bucket that all share: it is penalised for so long yet.
+    pub fn hear(&mut self, gate: GateNo, penalized_for: Duration, now: Timestamp) {
         let Some(line) = self.lines.get_mut(&gate) else { return };
-        line.waited_elsewhere = waited;
         if !penalized_for.is_zero() {
             line.close(now.plus(penalized_for), now);
         }
     }
 
-    /// How long the first in line has waited.
-    pub(super) fn waited_at(&self, gate: GateNo) -> Duration {
-        let first = self.lines.get(&gate).and_then(|line| line.waiting.first_key_value());
-        first.map_or(Duration::ZERO, |(_, since)| self.latest.since(*since))
-    }
-
-    /// How much later than it could a line asks for a token, if others have waited longer than its first: with several
-    /// processes whoever asks first is served first, and a moment is enough to let another one ask before.
-    pub(super) fn courtesy(&self, gate: GateNo, again: Timestamp) -> Duration {
-        let Some(line) = self.lines.get(&gate) else { return Duration::ZERO };
-        let Some((_, since)) = line.waiting.first_key_value() else { return Duration::ZERO };
-        let behind = line.waited_elsewhere.saturating_sub(again.since(*since));
-        let interval = line.flow.interval(8).max(Duration::from_micros(1));
-        let steps = behind.as_secs_f64() / interval.as_secs_f64();
-        let most = (interval / 4).min(Duration::from_millis(GATE_COURTESY_MAX_MS));
-        Duration::from_secs_f64(most.as_secs_f64() * (steps / COURTESY_STEPS).min(1.0))
+    /// When the first in line became ready.
+    pub(super) fn first_at(&self, gate: GateNo) -> Option<Timestamp> {
+        let ((stamp, _), _) = self.lines.get(&gate)?.waiting.first_key_value()?;
+        Some(stamped_at(*stamp))
     }
 
     /// Penalties that the others have not heard of yet.
@@ -339,19 +323,35 @@ impl Schedule {
         let Some(line) = self.lines.get_mut(&gate) else { return };
         line.waiting.remove(&(stamp, Waiter::Subscriber(subscriber)));
         self.release_line(gate, subscriber);
+        self.desert(gate);
     }
 
     /// Lets a line take part in the turns, unless it does or waits for something.
     fn wake(&mut self, gate: GateNo) {
-        let Some(line) = self.lines.get_mut(&gate) else { return };
-        if line.state == State::Idle && !line.waiting.is_empty() {
+        let Some(line) = self.lines.get_mut(&gate).filter(|line| line.state == State::Idle) else { return };
+        if !line.waiting.is_empty() {
             line.state = State::InTurn;
             self.turns.push_back(Slot::Gate(gate));
+        } else if line.is_known {
+            // Others would step back for somebody who does not come.
+            self.beggars.insert(Slot::Gate(gate));
+        }
+    }
+
+    /// Somebody has left a line without a token. If nobody is left it waits for nothing.
+    fn desert(&mut self, gate: GateNo) {
+        let is_waiting = |line: &Line| matches!(line.state, State::Later | State::Begging);
+        if self
+            .lines
+            .get(&gate)
+            .is_some_and(|line| line.is_known && line.waiting.is_empty() && is_waiting(line))
+        {
+            self.reconsider(gate);
         }
     }
 
     /// It waits for a time or for tokens that may be others by now: looks again at once.
-    fn reconsider(&mut self, gate: GateNo) {
+    pub(super) fn reconsider(&mut self, gate: GateNo) {
         self.forget_slot(Slot::Gate(gate));
         if let Some(line) = self.lines.get_mut(&gate) {
             line.meter.forget();
@@ -381,7 +381,7 @@ impl Schedule {
             // Its turn lasts until it waits for something: whoever comes back to it meanwhile does not call it again.
             let line = self.lines.get_mut(&gate)?;
             let Some((place, _)) = line.waiting.first_key_value() else {
-                line.state = State::Idle;
+                self.resume_line(gate);
                 return None;
             };
             let place = *place;
@@ -393,9 +393,14 @@ impl Schedule {
             let line = self.lines.get_mut(&gate)?;
             if let Err(mut wait) = line.peek(now) {
                 line.state = if wait == Wait::Tokens { State::Begging } else { State::Later };
+                let is_unknown = matches!(line.meter, Meter::Shared(_)) && !line.is_known;
                 if let Wait::Until(at) = &mut wait {
                     self.wait_at(gate, at.since(now));
                     *at = self.call_line_at(gate, *at);
+                    if is_unknown {
+                        // It gets nothing before the end of the pause, and then in its turn.
+                        self.beggars.insert(Slot::Gate(gate));
+                    }
                 }
                 self.wait_for(Slot::Gate(gate), &wait);
                 return None;

@@ -216,11 +216,11 @@ fn a_gate_that_is_shared_begs_for_all_in_its_line() {
     push(&mut schedule, 1, 10, 0);
     push(&mut schedule, 2, 20, 0);
     assert!(picks(&mut schedule, 0).is_empty());
-    let beg = Beg { who: Slot::Gate(GATE), flow: flow("3/s", 3), wanted: 2, waited: Duration::ZERO };
+    let beg = Beg { who: Slot::Gate(GATE), flow: flow("3/s", 3), wanted: 2, since: Some(at(0)) };
     assert_eq!(schedule.begs(), [beg]);
     schedule.grant(Slot::Gate(GATE), 1, Duration::from_millis(300), at(1));
     assert_eq!(picks(&mut schedule, 1), [10]);
-    assert_eq!(schedule.begs(), [Beg { wanted: 1, waited: Duration::from_millis(1), ..beg }]);
+    assert_eq!(schedule.begs(), [Beg { wanted: 1, ..beg }]);
     schedule.grant(Slot::Gate(GATE), 0, Duration::from_millis(300), at(2));
     assert_eq!((picks(&mut schedule, 2).len(), schedule.throttled_until()), (0, Some(at(302))));
     assert!(picks(&mut schedule, 302).is_empty());
@@ -231,24 +231,25 @@ fn a_gate_that_is_shared_begs_for_all_in_its_line() {
 }
 
 #[test]
-fn who_has_waited_less_than_others_lets_them_ask_first() {
+fn a_line_that_became_empty_lets_the_others_know() {
     let mut schedule = Schedule::default();
     schedule.share_rates();
-    schedule.set_gates(&BTreeMap::from([(GATE, flow("10/s", 1))]), at(0));
+    schedule.set_gates(&BTreeMap::from([(GATE, flow("3/s", 3))]), at(0));
     schedule.admit(1, terms(9, None), at(0));
-    push(&mut schedule, 1, 10, 0);
-    let mut asks_again = |waited_ms| {
-        picks(&mut schedule, 1_000);
-        schedule.begs();
-        schedule.hear(GATE, Duration::ZERO, Duration::from_millis(waited_ms), at(1_000));
-        schedule.grant(Slot::Gate(GATE), 0, Duration::from_millis(100), at(1_000));
-        let again = schedule.throttled_until();
-        schedule.readmit_throttled(at(9_000));
-        again
-    };
-    assert_eq!(asks_again(1_100), Some(at(1_100)), "its first has waited as long");
-    assert_eq!(asks_again(1_300), Some(at(1_112)), "two tokens behind");
-    assert_eq!(asks_again(60_000), Some(at(1_124)), "and never by more than a moment");
+    let (first, second) =
+        (schedule.queue_client(GATE, at(0)).unwrap(), schedule.queue_client(GATE, at(0)).unwrap());
+    assert!(picks(&mut schedule, 0).is_empty() && schedule.begs()[0].wanted == 2);
+    schedule.grant(Slot::Gate(GATE), 0, Duration::from_millis(300), at(1));
+    assert!(schedule.leave_line(GATE, first) && !schedule.has_beggars(), "one is left");
+    assert!(schedule.leave_line(GATE, second) && schedule.has_beggars());
+    assert_eq!(
+        (schedule.begs()[0].wanted, schedule.has_beggars(), schedule.throttled_until()),
+        (0, false, None)
+    );
+    push(&mut schedule, 1, 10, 2);
+    assert!(picks(&mut schedule, 2).is_empty() && schedule.begs()[0].wanted == 1);
+    schedule.grant(Slot::Gate(GATE), 1, Duration::ZERO, at(3));
+    assert_eq!((picks(&mut schedule, 3), schedule.has_beggars()), (vec![10], false), "it was served");
 }
 
 #[test]
@@ -265,10 +266,12 @@ fn a_penalty_here_holds_before_the_others_have_heard_of_it() {
     schedule.penalize(GATE, at(2_000), at(1));
     let penalty = Penalty { gate: GATE, flow: flow("3/s", 3), lasts: Duration::from_millis(1_999) };
     assert_eq!(schedule.take_penalties(), [penalty]);
-    assert!(picks(&mut schedule, 1).is_empty() && !schedule.has_beggars());
+    assert!(picks(&mut schedule, 1).is_empty() && schedule.begs().len() == 1, "its place is known");
+    schedule.grant(Slot::Gate(GATE), 0, Duration::from_secs(2), at(2));
+    assert!(picks(&mut schedule, 1_999).is_empty() && !schedule.has_beggars());
     assert!(picks(&mut schedule, 2_000).is_empty() && schedule.has_beggars());
     schedule.begs();
-    schedule.hear(GATE, Duration::from_secs(3), Duration::ZERO, at(2_001));
+    schedule.hear(GATE, Duration::from_secs(3), at(2_001));
     schedule.grant(Slot::Gate(GATE), 0, Duration::from_secs(3), at(2_001));
     assert_eq!(schedule.line(GATE, at(2_001)).unwrap().standing.penalized_for.as_secs(), 3);
 
@@ -371,7 +374,7 @@ proptest! {
                 let tokens = reservoir.take(beg.flow, now * 1_000, beg.wanted);
                 let standing = reservoir.standing(beg.flow, now * 1_000);
                 now += latency;
-                schedule.hear(GATE, standing.penalized_for, Duration::ZERO, at(now));
+                schedule.hear(GATE, standing.penalized_for, at(now));
                 schedule.grant(beg.who, tokens, standing.next_in, at(now));
             }
             for delivery in picks(schedule, now) {

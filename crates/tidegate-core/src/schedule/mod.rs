@@ -495,6 +495,8 @@ mod fairness_tests;
 #[cfg(test)]
 mod gates_tests;
 #[cfg(test)]
+mod overtaking_tests;
+#[cfg(test)]
 mod replicas_tests;
 #[cfg(test)]
 mod tests;

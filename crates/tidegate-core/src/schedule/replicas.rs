@@ -56,10 +56,10 @@ pub struct Beg {
     pub who: Slot,
     /// Of which rate.
     pub flow: Flow,
-    /// How many it could use at once.
+    /// How many it could use at once. None: nobody is in line any more, and there is nothing to answer.
     pub wanted: u32,
-    /// How long the first in line has waited; nothing where there is no line.
-    pub waited: Duration,
+    /// When the first in line became ready; absent where there is no line.
+    pub since: Option<Timestamp>,
 }
 
 impl Schedule {
@@ -115,23 +115,26 @@ impl Schedule {
     fn beg(&mut self, who: Slot) -> Option<Beg> {
         let Meter::Shared(purse) = self.meter(who)? else { return None };
         let flow = purse.flow;
-        let wanted = match who {
-            Slot::Subscriber(subscriber) => self.lineups[&subscriber].usable().min(flow.burst()),
-            Slot::Gate(gate) => self.wanted_at(gate),
-        };
-        if wanted > 0 {
-            let waited = match who {
-                Slot::Subscriber(_) => Duration::ZERO,
-                Slot::Gate(gate) => self.waited_at(gate),
-            };
-            return Some(Beg { who, flow, wanted, waited });
-        }
-        // What there was to send was given back meanwhile.
         match who {
-            Slot::Subscriber(subscriber) => self.leave_queue(subscriber),
-            Slot::Gate(gate) => self.resume_line(gate),
+            Slot::Subscriber(subscriber) => {
+                let wanted = self.lineups[&subscriber].usable().min(flow.burst());
+                if wanted == 0 {
+                    // What there was to send was given back meanwhile.
+                    self.leave_queue(subscriber);
+                    return None;
+                }
+                Some(Beg { who, flow, wanted, since: None })
+            }
+            Slot::Gate(gate) => {
+                let (wanted, since) = (self.wanted_at(gate), self.first_at(gate).unwrap_or(self.latest));
+                let line = self.lines.get_mut(&gate)?;
+                let was_known = std::mem::replace(&mut line.is_known, wanted > 0);
+                if wanted == 0 {
+                    self.reconsider(gate);
+                }
+                (wanted > 0 || was_known).then_some(Beg { who, flow, wanted, since: Some(since) })
+            }
         }
-        None
     }
 
     /// How many tokens a line could use at once: one for each that stands in it, and for the first all it could send.
@@ -172,6 +175,11 @@ impl Schedule {
             return;
         }
         if tokens > 0 {
+            if let Slot::Gate(gate) = who
+                && let Some(line) = self.lines.get_mut(&gate)
+            {
+                line.is_known = false;
+            }
             return self.readmit(who);
         }
         // Rounded up: who comes too early only begs in vain.
@@ -180,7 +188,6 @@ impl Schedule {
         let again = match who {
             Slot::Gate(gate) => {
                 self.wait_at(gate, wait);
-                let again = again.plus(self.courtesy(gate, again));
                 self.call_line_at(gate, again)
             }
             Slot::Subscriber(subscriber) => {

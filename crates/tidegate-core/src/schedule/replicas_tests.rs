@@ -101,7 +101,7 @@ fn whoever_has_a_rate_begs_and_holds_nobody_up() {
     (50..53).for_each(|n| schedule.push(job(2, n), at(0)).unwrap());
     assert_eq!(picks(&mut schedule, 0), 3, "those without a rate");
     assert!(schedule.has_beggars());
-    let beg = Beg { who: ME, flow: Rate::parse("10/s").unwrap().into(), wanted: 10, waited: Duration::ZERO };
+    let beg = Beg { who: ME, flow: Rate::parse("10/s").unwrap().into(), wanted: 10, since: None };
     assert_eq!(schedule.begs(), [beg]);
     assert!(!schedule.has_beggars() && schedule.begs().is_empty(), "it has asked");
     schedule.push(job(1, 99), at(1)).unwrap();

@@ -307,7 +307,7 @@ impl Desk {
         {
             let mut schedule = self.lock();
             if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) {
-                schedule.hear(gate, standing.penalized_for, grant.waited, now);
+                schedule.hear(gate, standing.penalized_for, now);
             }
             schedule.grant(who, grant.granted, grant.next_in, now);
         }

@@ -44,7 +44,9 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.desk.lock().leave_line(self.gate, self.ticket);
+        let mut schedule = self.desk.lock();
+        schedule.leave_line(self.gate, self.ticket);
+        self.desk.ring_if_hungry(schedule);
         self.desk.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ticket);
     }
 }

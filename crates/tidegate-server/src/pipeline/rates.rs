@@ -41,7 +41,10 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
         Slot::Gate(gate) => BucketKey::gate(gate),
     };
     let asked = desk.clock.steady();
-    let mut grant = coordination.take_after(&bucket, beg.flow, beg.wanted, beg.waited).await;
+    let mut grant = coordination.take_in_line(&bucket, beg.flow, beg.wanted, beg.since).await;
+    if beg.wanted == 0 {
+        return;
+    }
     // A process that stood still meanwhile would use old tokens with new ones.
     if desk.clock.steady().saturating_sub(asked) > Duration::from_millis(GRANT_ANSWER_MAX_MS) {
         grant.granted = 0;

@@ -4,13 +4,14 @@
 //! a [`Hub`].
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::gate::{Flow, Reservoir};
+use tidegate_core::gate::{Basin, Flow};
 use tidegate_core::limits::RATE_BUCKETS_MAX;
+use tidegate_core::time::Timestamp;
 
 use super::mailbox::Mailbox;
 use super::tokens::Wish;
@@ -20,16 +21,17 @@ use super::{BucketKey, Coordination, Grant, News, Tally, timer};
 pub struct Hub {
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
     /// One that is full is as good as forgotten.
-    buckets: Mutex<BTreeMap<BucketKey, Kept>>,
+    buckets: Mutex<BTreeMap<BucketKey, (Flow, Basin)>>,
+    /// How many have joined.
+    joined: AtomicI64,
     clock: Box<dyn Fn() -> i64 + Send + Sync>,
 }
-
-/// A bucket, what it was last, and how long the last one that was given something had waited.
-type Kept = (Flow, Reservoir, Duration);
 
 /// One replica's end.
 pub struct Local {
     hub: Arc<Hub>,
+    /// Tells it from the others; from 1.
+    me: i64,
     inbox: Arc<Mailbox>,
     heard: AtomicU64,
 }
@@ -43,31 +45,30 @@ impl Hub {
 
     /// The same on a clock of its own, in microseconds: for replicas whose clocks have nothing in common.
     pub fn timed(clock: Box<dyn Fn() -> i64 + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { mailboxes: Mutex::default(), buckets: Mutex::default(), clock })
+        let (mailboxes, buckets) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { mailboxes, buckets, joined: AtomicI64::new(0), clock })
     }
 
     /// One more replica.
     pub fn join(self: &Arc<Self>) -> Local {
         let inbox = Arc::new(Mailbox::default());
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&inbox));
-        Local { hub: Arc::clone(self), inbox, heard: AtomicU64::new(0) }
+        let me = self.joined.fetch_add(1, Ordering::Relaxed) + 1;
+        Local { hub: Arc::clone(self), me, inbox, heard: AtomicU64::new(0) }
     }
 
     fn ask(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let now_us = (self.clock)();
         if buckets.len() >= RATE_BUCKETS_MAX {
-            buckets.retain(|_, (flow, bucket, _)| bucket.full_in(*flow, now_us) > Duration::ZERO);
+            buckets.retain(|_, (flow, basin)| basin.reservoir.full_in(*flow, now_us) > Duration::ZERO);
         }
-        let full = || (flow, Reservoir::full(flow, now_us), Duration::ZERO);
-        let (known, reservoir, waited) = buckets.entry(bucket.clone()).or_insert_with(full);
+        let full = || (flow, Basin::full(flow, now_us));
+        let (known, basin) = buckets.entry(bucket.clone()).or_insert_with(full);
         *known = flow;
-        let granted = reservoir.take(flow, now_us, wish.wanted);
-        reservoir.penalize(flow, now_us, now_us + wish.penalty_us);
-        if granted > 0 {
-            *waited = timer::duration(wish.waited_us);
-        }
-        Grant::of(granted, *reservoir, flow, *waited)
+        let given = basin.ask(flow, now_us, wish.wanted, wish.caller);
+        basin.reservoir.penalize(flow, now_us, now_us + wish.penalty_us);
+        Grant::of(given, basin.reservoir, flow)
     }
 }
 
@@ -88,8 +89,14 @@ impl Coordination for Local {
         news
     }
 
-    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
-        self.hub.ask(bucket, flow, Wish::tokens(wanted, waited))
+    async fn take_in_line(
+        &self,
+        bucket: &BucketKey,
+        flow: Flow,
+        wanted: u32,
+        since: Option<Timestamp>,
+    ) -> Grant {
+        self.hub.ask(bucket, flow, Wish::tokens(wanted, since, self.me))
     }
 
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {

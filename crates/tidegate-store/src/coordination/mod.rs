@@ -21,8 +21,9 @@ mod tokens;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::gate::{Flow, Reservoir, Standing};
+use tidegate_core::gate::{Flow, Given, Reservoir, Standing};
 use tidegate_core::id::{GateNo, SubscriberNo};
+use tidegate_core::time::Timestamp;
 
 pub use local::{Hub, Local};
 pub use news::News;
@@ -43,12 +44,18 @@ pub trait Coordination: Send + Sync + 'static {
     /// Takes up to `wanted` tokens of a shared bucket, to be used at once; none is a look at it. Who can not reach the
     /// bucket gets none.
     async fn take(&self, bucket: &BucketKey, flow: Flow, wanted: u32) -> Grant {
-        self.take_after(bucket, flow, wanted, Duration::ZERO).await
+        self.take_in_line(bucket, flow, wanted, None).await
     }
 
-    /// The same for somebody who has waited for so long; whoever asks next is told, and can step back behind those who have
-    /// waited longer.
-    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant;
+    /// The same for a line, whose first became ready then. Who finds a token for which another replica's first has waited longer
+    /// gets none and asks again a moment later; who wants none is not waited for any more.
+    async fn take_in_line(
+        &self,
+        bucket: &BucketKey,
+        flow: Flow,
+        wanted: u32,
+        since: Option<Timestamp>,
+    ) -> Grant;
 
     /// A shared bucket gives nothing for so long, unless it is to give nothing for longer already; then it recovers step by
     /// step. If this is lost, whoever said "too many" says it again.
@@ -92,20 +99,22 @@ pub struct Grant {
     pub next_in: Duration,
     /// How the bucket stands after that; absent if it could not be reached.
     pub standing: Option<Standing>,
-    /// How long the last one that was given something had waited.
-    pub waited: Duration,
 }
 
 impl Grant {
     /// None for now.
     fn nothing_for(next_in: Duration) -> Self {
-        Self { granted: 0, next_in, standing: None, waited: Duration::ZERO }
+        Self { granted: 0, next_in, standing: None }
     }
 
-    /// So many, of a bucket that is left like this; the last one had waited for so long.
-    fn of(granted: u32, left: Reservoir, flow: Flow, waited: Duration) -> Self {
+    /// What was given, of a bucket that is left like this.
+    fn of(given: Given, left: Reservoir, flow: Flow) -> Self {
         let standing = left.standing(flow, left.at_us);
-        Self { granted, next_in: standing.next_in, standing: Some(standing), waited }
+        let (granted, next_in) = match given {
+            Given::Tokens(granted) => (granted, standing.next_in),
+            Given::Later => (0, flow.moment()),
+        };
+        Self { granted, next_in, standing: Some(standing) }
     }
 }
 

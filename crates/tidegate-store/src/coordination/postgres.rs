@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::gate::Flow;
+use tidegate_core::time::Timestamp;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -121,8 +122,15 @@ impl Coordination for Postgres {
         self.shared.inbox.wait().await
     }
 
-    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
-        self.ask_since(bucket, flow, Wish::tokens(wanted, waited), 0).await
+    async fn take_in_line(
+        &self,
+        bucket: &BucketKey,
+        flow: Flow,
+        wanted: u32,
+        since: Option<Timestamp>,
+    ) -> Grant {
+        let me = self.shared.me.cast_signed();
+        self.ask_since(bucket, flow, Wish::tokens(wanted, since, me), 0).await
     }
 
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {

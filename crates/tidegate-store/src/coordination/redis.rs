@@ -18,7 +18,8 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
     RedisResult, Script, TlsCertificates, Value,
 };
-use tidegate_core::gate::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::gate::{ASTRAY_US, Flow, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::time::Timestamp;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use url::Url;
@@ -38,38 +39,59 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who hears nothing assumes that there was something.
 const DEAF_EVERY: Duration = Duration::from_secs(1);
 
-/// The twin of `Reservoir`: brings a bucket up to now, takes what there is, and closes it for a while if that is the wish.
-/// What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed, how long
-/// ago it was empty, and how long whoever asks has waited; then what is the same for all.
+/// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while if
+/// that is the wish. What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed,
+/// how long ago it was empty; which replica asks, when the first in its line became ready, and how long it has patience with
+/// others; then what is the same for all. It says -1 to whoever steps back. A key outlives its bucket by as long as somebody
+/// could be waited for.
 const ASK: &str = r"
 local drops, depth, wanted, penalty, settled = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local waited, token, step, longest, astray = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local who, ready, patience = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local token, step, longest, astray = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local function filled(x) return math.max(0, x, 2 * x - step, 4 * x - 5 * step, 8 * x - 17 * step) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local level, at, til, before = depth, now, 0, 0
+local level, at, til, front, since, awaited = depth, now, 0, '0', 0, 0
 local kept = redis.call('GET', KEYS[1])
 if kept then
-    local a, b, c, d = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
-    level, at, til, before = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
+    local a, b, c, d, e, f = string.match(kept, '^(%d+) (%d+) (%d+) (%-?%d+) (%-?%d+) (%d+)$')
+    if a then level, at, til, front, since, awaited = tonumber(a), tonumber(b), tonumber(c), d, tonumber(e), tonumber(f) end
 end
 if at - now > astray then til = math.max(0, til - (at - now)); at = now end
 now = math.max(now, at)
 til = math.min(til, now + longest)
 local shut = math.min(now, til)
 if shut > at then level = math.min(level + (shut - at) * drops * 8, token) end
-local since = math.min(at - til, 3 * step)
-level = math.min(level + (filled(since + now - at) - filled(since)) * drops, depth, settled * drops * 8)
-local granted = 0
-if now >= til then granted = math.min(wanted, math.floor(level / token)) end
-level = level - granted * token
-if granted > 0 then before = waited end
+local past = math.min(at - til, 3 * step)
+level = math.min(level + (filled(past + now - at) - filled(past)) * drops, depth, settled * drops * 8)
+local there = 0
+if now >= til then there = math.min(wanted, math.floor(level / token)) end
+local waited = math.min(awaited, now)
+local is_other = front ~= '0' and front ~= who
+local is_before = ready < since or (ready == since and who < front)
+local is_behind = is_other and not is_before and not (waited > 0 and now - waited >= patience)
+local granted, is_changed = there, penalty > 0 or there > 0
+if who ~= '0' and is_behind and there > 0 then
+    granted, there, is_changed = -1, 0, true
+    awaited = waited > 0 and waited or now
+elseif who ~= '0' then
+    local is_next
+    if wanted == 0 then is_next = is_other
+    elseif there == 0 then is_next = is_behind and awaited == 0
+    else is_next = there == wanted and is_other and is_before end
+    if not is_next then
+        is_changed = true
+        front, since, awaited = who, ready, there > 0 and now or 0
+        if there == wanted then front = '0' end
+    end
+end
+level = level - there * token
 if penalty > 0 then til = math.max(til, now + penalty) end
 local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
-if granted > 0 or penalty > 0 then
-    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %.0f', level, now, til, before), 'PX', math.ceil(full / 1000) + 1)
+if is_changed then
+    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %s %.0f %.0f', level, now, til, front, since, awaited), 'PX', math.ceil((full + 2 * patience) / 1000) + 1)
 end
-return {granted, level, now, til, before}
+return {granted, level, now, til}
 ";
 
 /// One replica's end.
@@ -209,8 +231,14 @@ impl Coordination for Redis {
         news
     }
 
-    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
-        self.ask(bucket, flow, Wish::tokens(wanted, waited)).await
+    async fn take_in_line(
+        &self,
+        bucket: &BucketKey,
+        flow: Flow,
+        wanted: u32,
+        since: Option<Timestamp>,
+    ) -> Grant {
+        self.ask(bucket, flow, Wish::tokens(wanted, since, self.shared.me.cast_signed())).await
     }
 
     /// Kept in both places, so that a bucket that moves stays closed.
@@ -274,10 +302,13 @@ impl Shared {
         let mut asking = self.ask.key(key);
         let settled_us = settled_us.clamp(0, flow.depth / flow.drops.max(1) + 1);
         asking.arg(flow.drops).arg(flow.depth).arg(wish.wanted).arg(wish.penalty_us).arg(settled_us);
-        asking.arg(wish.waited_us).arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
-        let answer = asking.invoke_async::<(u32, i64, i64, i64, i64)>(&mut link.connection).await?;
-        let (granted, level, at_us, until_us, waited_us) = answer;
-        Ok(Grant::of(granted, Reservoir { level, at_us, until_us }, flow, timer::duration(waited_us)))
+        let (who, since_ms) = wish.who();
+        asking.arg(who).arg(since_ms).arg(flow.patience_us());
+        asking.arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
+        let answer = asking.invoke_async::<(i64, i64, i64, i64)>(&mut link.connection).await?;
+        let (granted, level, at_us, until_us) = answer;
+        let given = u32::try_from(granted).map_or(Given::Later, Given::Tokens);
+        Ok(Grant::of(given, Reservoir { level, at_us, until_us }, flow))
     }
 
     /// Marks that the buckets are in PostgreSQL.
@@ -353,7 +384,7 @@ async fn connect(shared: &Arc<Shared>) -> RedisResult<Link> {
     connection.subscribe(shared.channel()).await?;
     let mut link = Link { no, connection };
     let (bucket, flow) = (BucketKey("probe".to_owned()), Flow { drops: TOKEN, depth: TOKEN });
-    shared.ask(&mut link, &bucket, flow, Wish::tokens(1, Duration::ZERO), 1).await?;
+    shared.ask(&mut link, &bucket, flow, Wish::tokens(1, None, 0), 1).await?;
     Ok(link)
 }
 

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use tidegate_core::gate::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::gate::{ASTRAY_US, Caller, Flow, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::time::Timestamp;
 use tokio_postgres::Statement;
 
 use super::home::{self, Mark};
@@ -33,17 +34,22 @@ pub(super) struct Wish {
     pub(super) wanted: u32,
     /// That it gives nothing for so long.
     pub(super) penalty_us: i64,
-    /// By somebody who has waited for so long.
-    pub(super) waited_us: i64,
+    /// For a line, if there is one.
+    pub(super) caller: Option<Caller>,
 }
 
 impl Wish {
-    pub(super) fn tokens(wanted: u32, waited: Duration) -> Self {
-        Self { wanted, penalty_us: 0, waited_us: timer::us(waited) }
+    pub(super) fn tokens(wanted: u32, since: Option<Timestamp>, who: i64) -> Self {
+        Self { wanted, penalty_us: 0, caller: since.map(|since| Caller { who, since }) }
     }
 
     pub(super) fn penalty(lasts: Duration) -> Self {
-        Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US), waited_us: 0 }
+        Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US), caller: None }
+    }
+
+    /// Which replica asks, 0 for none, and when the first in its line became ready.
+    pub(super) fn who(&self) -> (i64, i64) {
+        self.caller.map_or((0, 0), |caller| (caller.who, caller.since.as_ms()))
     }
 }
 
@@ -51,14 +57,16 @@ impl Wish {
 const MAKING: i32 = 7_001;
 
 const TABLES: &str = "
-    CREATE UNLOGGED TABLE IF NOT EXISTS reservoirs (
+    CREATE UNLOGGED TABLE IF NOT EXISTS basins (
         name     TEXT PRIMARY KEY,
         level    BIGINT NOT NULL,             -- what it held when it was last asked
         at_us    BIGINT NOT NULL,             -- when that was
         until_us BIGINT NOT NULL,             -- the end of its last penalty
         full_us  BIGINT NOT NULL,             -- when it is as good as new, at the latest
-        granted  BIGINT NOT NULL,             -- to whoever asked last
-        waited_us BIGINT NOT NULL             -- how long the last one that was given something had waited
+        granted  BIGINT NOT NULL,             -- to whoever asked last; -1 if he stepped back
+        front_who  BIGINT NOT NULL,           -- the replica that is next, 0 for none
+        front_ms   BIGINT NOT NULL,           -- when the first in its line became ready
+        awaited_us BIGINT NOT NULL            -- since when others step back for it
     ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
     CREATE UNLOGGED TABLE IF NOT EXISTS rate_home (
         one      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
@@ -68,9 +76,10 @@ const TABLES: &str = "
 
 /// A full bucket is as good as none.
 const FORGET: &str =
-    "DELETE FROM reservoirs WHERE full_us < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    "DELETE FROM basins WHERE full_us < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// The twin of `Reservoir`: brings a bucket up to now, takes what there is, and closes it for a while if that is the wish.
+/// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while
+/// if that is the wish.
 fn ask_sql() -> String {
     let (token, step, longest, astray) = (TOKEN, STEP_US, PENALTY_MAX_US, ASTRAY_US);
     let filled = |since: &str| {
@@ -80,12 +89,16 @@ fn ask_sql() -> String {
     };
     let gained = format!("({} - {})", filled("since_us + now_us - at_us"), filled("since_us"));
     format!(
-        "UPDATE reservoirs AS bucket SET (level, at_us, until_us, full_us, granted, waited_us) = (
+        "UPDATE basins AS bucket SET (level, at_us, until_us, full_us, granted, front_who, front_ms, awaited_us) = (
             SELECT rest, now_us, shut_us,
-                   greatest(now_us, shut_us + 3 * {step}) + (depth - rest) / (drops * 8) + 1, taken,
-                   CASE WHEN taken > 0 THEN $7::bigint ELSE bucket.waited_us END
+                   greatest(now_us, shut_us + 3 * {step}) + (depth - rest) / (drops * 8) + 1,
+                   CASE WHEN is_later THEN -1 ELSE taken END,
+                   CASE WHEN is_kept THEN bucket.front_who WHEN taken = wanted THEN 0 ELSE who END,
+                   CASE WHEN is_kept THEN bucket.front_ms ELSE ready_ms END,
+                   CASE WHEN is_later AND waited_us = 0 THEN now_us WHEN is_kept THEN waited_us WHEN taken > 0 THEN now_us ELSE 0 END
             FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us, $2::bigint AS drops,
-                         $3::bigint AS depth, $4::bigint AS wanted, $5::bigint AS penalty_us, $6::bigint AS empty_us) AS given,
+                         $3::bigint AS depth, $4::bigint AS wanted, $5::bigint AS penalty_us, $6::bigint AS empty_us,
+                         $7::bigint AS who, $8::bigint AS ready_ms, $9::bigint AS patience_us) AS given,
             LATERAL (SELECT CASE WHEN bucket.at_us - clock_us > {astray} THEN bucket.at_us - clock_us ELSE 0 END AS ahead_us) AS other,
             LATERAL (SELECT bucket.at_us - ahead_us AS at_us) AS known,
             LATERAL (SELECT greatest(clock_us, at_us) AS now_us) AS clock,
@@ -96,17 +109,27 @@ fn ask_sql() -> String {
                             END AS held) AS before,
             LATERAL (SELECT least(held + {gained}::numeric * drops, depth,
                                   greatest(now_us - empty_us, 0)::numeric * drops * 8)::bigint AS level) AS present,
-            LATERAL (SELECT CASE WHEN now_us < until_us THEN 0 ELSE least(wanted, level / {token}) END AS taken) AS share,
+            LATERAL (SELECT CASE WHEN now_us < until_us THEN 0 ELSE least(wanted, level / {token}) END AS there,
+                            least(bucket.awaited_us, now_us) AS waited_us, bucket.front_who NOT IN (0, who) AS is_other,
+                            (ready_ms, who) < (bucket.front_ms, bucket.front_who) AS is_before) AS line,
+            LATERAL (SELECT is_other AND NOT is_before AND NOT (waited_us > 0 AND now_us - waited_us >= patience_us) AS is_behind) AS place,
+            LATERAL (SELECT who <> 0 AND is_behind AND there > 0 AS is_later) AS turn,
+            LATERAL (SELECT CASE WHEN is_later THEN 0 ELSE there END AS taken) AS share,
+            LATERAL (SELECT CASE WHEN who = 0 OR is_later THEN TRUE
+                                 WHEN wanted = 0 THEN is_other
+                                 WHEN taken = 0 THEN is_behind AND bucket.awaited_us = 0
+                                 ELSE taken = wanted AND is_other AND is_before END AS is_kept) AS next,
             LATERAL (SELECT CASE WHEN penalty_us > 0 THEN greatest(until_us, now_us + penalty_us) ELSE until_us END AS shut_us,
                             level - taken * {token} AS rest) AS after
         )
         WHERE name = $1
-        RETURNING granted, level, at_us, until_us, waited_us"
+        RETURNING granted, level, at_us, until_us"
     )
 }
 
-const BEGIN: &str = "INSERT INTO reservoirs (name, level, at_us, until_us, full_us, granted, waited_us)
-    VALUES ($1, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
+const BEGIN: &str =
+    "INSERT INTO basins (name, level, at_us, until_us, full_us, granted, front_who, front_ms, awaited_us)
+    VALUES ($1, 0, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
 
 const LOOK: &str = "
     SELECT now_us, coalesce(since_us, 0), coalesce(until_us, 0)
@@ -152,22 +175,25 @@ impl Tokens {
         empty_us: i64,
     ) -> Result<Grant> {
         let client = &self.session.client;
-        let wanted = i64::from(wish.wanted);
+        let (wanted, patience_us) = (i64::from(wish.wanted), flow.patience_us());
+        let (who, since_ms) = wish.who();
         loop {
-            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 9] = [
                 &bucket.as_str(),
                 &flow.drops,
                 &flow.depth,
                 &wanted,
                 &wish.penalty_us,
                 &empty_us,
-                &wish.waited_us,
+                &who,
+                &since_ms,
+                &patience_us,
             ];
             let row = within(client.query_opt(&self.ask, &values)).await?;
             if let Some(row) = row {
-                let granted = u32::try_from(row.get::<_, i64>(0)).unwrap_or(0);
+                let given = u32::try_from(row.get::<_, i64>(0)).map_or(Given::Later, Given::Tokens);
                 let left = Reservoir { level: row.get(1), at_us: row.get(2), until_us: row.get(3) };
-                return Ok(Grant::of(granted, left, flow, timer::duration(row.get(4))));
+                return Ok(Grant::of(given, left, flow));
             }
             within(client.execute(&self.begin, &[&bucket.as_str()])).await?;
         }
@@ -196,7 +222,7 @@ fn seen(asked: tokio::time::Instant, row: &tokio_postgres::Row) -> Mark {
 
 async fn make(session: &Session, target: &Target) -> Result<()> {
     let client = &session.client;
-    let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.reservoirs') IS NOT NULL";
+    let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.basins') IS NOT NULL";
     let row = client.query_one(there, &[&target.schema()]).await.map_err(failed)?;
     let (has_schema, has_tables): (bool, bool) = (row.get(0), row.get(1));
     if has_tables {

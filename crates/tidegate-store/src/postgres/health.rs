@@ -4,7 +4,7 @@ use super::db::{Asked, Conn};
 use crate::Vital;
 
 /// The tables whose rows change most.
-const HOT: [&str; 7] = ["deliveries", "dedupe", "windows", "rollups", "reservoirs", "beats", "replicas"];
+const HOT: [&str; 7] = ["deliveries", "dedupe", "windows", "rollups", "basins", "beats", "replicas"];
 
 /// Looks at the statistics that PostgreSQL keeps anyway.
 pub(super) async fn look(conn: &Conn) -> Asked<Vec<Vital>> {

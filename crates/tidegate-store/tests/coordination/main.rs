@@ -54,7 +54,7 @@ impl Fixture for Sharing {
     }
 
     async fn wipe(&self) {
-        self.0.run("TRUNCATE tidegate.reservoirs").await;
+        self.0.run("TRUNCATE tidegate.basins").await;
     }
 }
 

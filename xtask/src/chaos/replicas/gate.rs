@@ -1,6 +1,7 @@
-//! A gate under a storm of refusals: three processes, sixty lanes of two subscribers, one rate for all of them.
+//! A gate that three processes share: first in turn, then under a storm of refusals.
 //!
-//! Every lane has more to send than the gate lets through, and now and then the receiver answers nothing but 429. Judged by what
+//! First some lanes become ready one after the other, at one process after the other, a little faster than their gate lets them
+//! through: they come out in that order. Then there are sixty lanes of two subscribers, and one rate for all of them. Every lane has more to send than the gate lets through, and now and then the receiver answers nothing but 429. Judged by what
 //! the receiver saw: no second sees more than the rate and a burst, every lane gets its share, each lane keeps its order, and
 //! in the end nothing is missing. A storm that nobody noticed proves nothing, and fails.
 
@@ -39,6 +40,14 @@ const LATE: Duration = Duration::from_millis(150);
 /// How even the lanes' shares must be: 1 is all alike.
 const JAIN_MIN: f64 = 0.95;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Lanes that become ready one after the other, how far apart, and what their gate lets through.
+const QUEUE: usize = 36;
+const QUEUE_GAP: Duration = Duration::from_millis(100);
+const QUEUE_RATE: &str = "4/s";
+/// How many of them may be overtaken, and by how many each: a process that is too busy to come for its token is not waited for.
+const OVERTAKEN_MAX: usize = QUEUE / 9;
+const OVERTAKEN_BY_MAX: usize = 2;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
@@ -109,6 +118,7 @@ impl Plan {
 
     fn campaign(&self, cluster: &mut Cluster<'_>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        queue_up(cluster, &runtime.block_on(Receiver::start())?)?;
         let receiver = runtime.block_on(Receiver::start())?;
         self.set_gate(cluster, self.rate)?;
         for (index, name) in NAMES.into_iter().enumerate() {
@@ -190,6 +200,40 @@ impl Plan {
         println!("every promise was kept");
         Ok(())
     }
+}
+
+/// First come, first served, wherever they came.
+fn queue_up(cluster: &Cluster<'_>, receiver: &Receiver) -> Result<()> {
+    let first = &cluster.replicas[0];
+    first.api("PUT", "/v1/gates/queue", &json!({"rate": QUEUE_RATE, "burst": 1}))?;
+    let rest = json!({"match": {"types": ["queue"]}, "order": {"by": "data.lane"}, "gate": "queue"});
+    first.subscribe("queue", &format!("http://{}/queue", receiver.address), &rest)?;
+    let watch = Stopwatch::start();
+    for lane in 0..QUEUE {
+        clock::pause((QUEUE_GAP * u32::try_from(lane)?).saturating_sub(watch.elapsed()));
+        let event = json!({
+            "id": format!("queue-{lane}"), "source": "chaos", "type": "queue",
+            "data": {"lane": format!("{lane}"), "seq": 0},
+        });
+        cluster.replicas[lane % cluster.replicas.len()].api("POST", "/v1/events", &event)?;
+    }
+    let is_served = clock::wait_until(DRAIN_PATIENCE, || receiver.taken() >= QUEUE);
+    let order: Vec<usize> = receiver.arrivals().iter().map(|arrival| arrival.lane).collect();
+    let (overtaken, most) = overtaken(&order);
+    println!(
+        "{QUEUE} lanes one after the other: {overtaken} overtaken ({OVERTAKEN_MAX} allowed), by {most} at most"
+    );
+    ensure!(is_served, "{} of {QUEUE} lanes were served", order.len());
+    let is_in_turn = overtaken <= OVERTAKEN_MAX && most <= OVERTAKEN_BY_MAX;
+    ensure!(is_in_turn, "first come was not first served: {order:?}");
+    Ok(())
+}
+
+/// How many came after one that was to come later, and how many such there were before one of them at most.
+fn overtaken(order: &[usize]) -> (usize, usize) {
+    let before = |place: usize| order[..place].iter().filter(|other| **other > order[place]).count();
+    let each: Vec<usize> = (0..order.len()).map(before).collect();
+    (each.iter().filter(|count| **count > 0).count(), each.into_iter().max().unwrap_or(0))
 }
 
 fn event(lane: usize, seq: u32) -> Value {
@@ -323,6 +367,13 @@ mod tests {
             [0, 900, 1_000, 1_100, 1_899, 1_900].map(|ms| arrival(ms, 0, 0)).to_vec();
         assert_eq!(most_in_a_second(&arrivals), 4);
         assert_eq!(most_in_a_second(&[]), 0);
+    }
+
+    #[test]
+    fn who_comes_after_a_later_one_was_overtaken() {
+        assert_eq!(overtaken(&[0, 2, 1, 5, 3, 4]), (3, 1));
+        assert_eq!(overtaken(&[3, 4, 0]), (1, 2));
+        assert_eq!(overtaken(&[]), (0, 0));
     }
 
     #[test]

@@ -26,6 +26,7 @@ impl Schedule {
         let Some(line) = self.lines.get_mut(&gate) else { return false };
         let was_there = line.waiting.remove(&(ticket, Waiter::Client)).is_some();
         line.clients -= usize::from(was_there);
+        self.desert(gate);
         was_there
     }
 

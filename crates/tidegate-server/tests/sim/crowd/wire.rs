@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::gate::Flow;
+use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{BucketKey, Coordination, Grant, Local, News, Tally};
 
 use super::super::dice::Dice;
@@ -58,13 +59,19 @@ impl Coordination for Wire {
         }
     }
 
-    async fn take_after(&self, bucket: &BucketKey, flow: Flow, wanted: u32, waited: Duration) -> Grant {
+    async fn take_in_line(
+        &self,
+        bucket: &BucketKey,
+        flow: Flow,
+        wanted: u32,
+        since: Option<Timestamp>,
+    ) -> Grant {
         self.travel().await;
         if let Some(lasts) = self.life.cut_for() {
             self.life.clock.pause(lasts.min(PATIENCE)).await;
-            return Grant { granted: 0, next_in: PATIENCE, standing: None, waited: Duration::ZERO };
+            return Grant { granted: 0, next_in: PATIENCE, standing: None };
         }
-        let grant = self.local.take_after(bucket, flow, wanted, waited).await;
+        let grant = self.local.take_in_line(bucket, flow, wanted, since).await;
         self.travel().await;
         grant
     }
