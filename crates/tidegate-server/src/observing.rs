@@ -1,12 +1,12 @@
 //! Declared types as those need them who count: each as it was at each version, compiled when an event of it comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Slab, Switches, counting};
+use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting};
 use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
 
 /// How events are observed.
@@ -173,11 +173,14 @@ impl Types {
 
 /// What counts the past of a type, and the states that are counted anew.
 ///
-/// What an event did not count for when it came is counted by what its type was when the backfill began. States that it
-/// did count for are counted by what the type was in its day, under their new numbers.
+/// What an event did not count for when it came is counted by what its type was when the backfill began. So are states, of
+/// events that were there then; other states that an event did count for are counted by what the type was in its day,
+/// under their new numbers.
 pub(crate) struct Past {
     switches: Switches,
     row: BackfillRow,
+    /// Of which states each type told when the backfill began.
+    told: BTreeMap<String, BTreeSet<String>>,
     /// By what the type is or was, and the metrics that count.
     compiled: Vec<(By, Vec<Metric>, Option<Arc<Extractor>>)>,
 }
@@ -187,7 +190,9 @@ type By = (String, Option<Version>);
 
 impl Past {
     pub(crate) fn new(terms: Terms, row: BackfillRow) -> Self {
-        Self { switches: terms.switches, row, compiled: Vec::new() }
+        let told = row.rebuild.types.iter();
+        let told = told.map(|(name, definition)| (name.clone(), states_of(definition))).collect();
+        Self { switches: terms.switches, row, told, compiled: Vec::new() }
     }
 
     /// Whether everything that it counts is counted at all in this installation.
@@ -199,7 +204,7 @@ impl Past {
     pub(crate) fn observe(&mut self, types: &mut Types, event: &EventRow, slab: &mut Slab) {
         let then = types.then(self.row.project, event);
         let counted = then.map_or(&[][..], |then| &then.metrics);
-        let anew = self.anew(counted);
+        let anew = self.anew(event, counted);
         let missed = self.missed(event, counted, &anew);
         if let Some(then) = then.filter(|_| !anew.is_empty()) {
             let by = (event.type_name.clone(), Some(then.version));
@@ -211,9 +216,11 @@ impl Past {
         }
     }
 
-    /// The states that an event counted for when it came, by their new numbers.
-    fn anew(&self, counted: &[Metric]) -> Vec<Metric> {
-        let anew = counted.iter().filter_map(|(kind, name, no)| {
+    /// The states that an event counted for when it came and that count by its day, by their new numbers.
+    fn anew(&self, event: &EventRow, counted: &[Metric]) -> Vec<Metric> {
+        let told = self.told.get(&event.type_name).filter(|_| event.seq <= self.row.until);
+        let is_of_its_day = |(_, name, _): &&Metric| told.is_none_or(|told| !told.contains(name));
+        let anew = counted.iter().filter(is_of_its_day).filter_map(|(kind, name, no)| {
             self.row.rebuild.instead_of(*no).map(|new| (*kind, name.clone(), new))
         });
         anew.collect()
@@ -259,6 +266,13 @@ impl Past {
             extractor.observe(&event.sighting(), slab);
         }
     }
+}
+
+/// The states, by name, of which a declared type tells.
+fn states_of(definition: &str) -> BTreeSet<String> {
+    let specs = serde_json::from_str::<Definition>(definition).map(|definition| definition.specs());
+    let states = specs.into_iter().flatten().filter(|spec| spec.kind == Kind::State);
+    states.map(|spec| spec.name).collect()
 }
 
 /// What can not be read is not counted: it was checked when it was declared.

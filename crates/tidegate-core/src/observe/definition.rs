@@ -311,6 +311,20 @@ pub fn counting(
     metrics.into_iter().filter(|(kind, ..)| is_on(*kind)).collect()
 }
 
+/// How a type tells of a state: where the ids of its objects stand, and which transitions count. Nothing if it does not.
+pub fn telling(definition: Option<&str>, state: &str) -> Vec<(Path, Policy)> {
+    let observing = definition.and_then(|definition| serde_json::from_str::<Observing>(definition).ok());
+    let entries = observing.and_then(|observing| observing.states).unwrap_or_default();
+    let is_meant = |entry: &&Extraction| {
+        entry.attributes.iter().any(|attribute| state_name(&entry.object, attribute) == state)
+    };
+    entries
+        .iter()
+        .filter(is_meant)
+        .map(|entry| (entry.id.clone(), Policy::clone(&entry.policy())))
+        .collect()
+}
+
 /// The name of a state and of the transitions beside it. An object's own name has no space.
 pub fn state_name(object: &str, attribute: &Path) -> String {
     format!("{object} {attribute}")

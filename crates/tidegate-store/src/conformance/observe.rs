@@ -53,11 +53,21 @@ pub(super) async fn declare_kept(
     metrics: Vec<Spec>,
     keep_ms: Option<i64>,
 ) -> Vec<Metric> {
+    declare_as(bench, type_name, metrics, (keep_ms, "{}")).await
+}
+
+/// In these words.
+pub(super) async fn declare_as(
+    bench: &Bench,
+    type_name: &str,
+    metrics: Vec<Spec>,
+    (keep_ms, definition): (Option<i64>, &str),
+) -> Vec<Metric> {
     let change = Change::PutType {
         project: PROJECT,
         service: "shop".to_owned(),
         type_name: type_name.to_owned(),
-        definition: "{}".to_owned(),
+        definition: definition.to_owned(),
         metrics,
         keep_ms,
     };

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn, Values};
 use super::{backfills, configuration, keeping, metrics, observe, sweep};
 use crate::observe::{read, written};
-use crate::rebuild::{self, Known, Wanted, is_rebuilt};
+use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -27,7 +27,10 @@ pub(super) async fn decide(conn: &Conn, space: i32, new: &NewBackfill) -> Asked<
     let versions = "SELECT type, version, metrics, definition FROM catalog_versions
         WHERE project = $1 AND service = $2 ORDER BY version";
     let rows = conn.rows(versions, service).await?;
-    let version = |row: &Row| (row.get(0), row.get(1), counting(row.get(3), read(row.get(2))));
+    let version = |row: &Row| {
+        let metrics = counting(row.get(3), read(row.get(2)));
+        Then { of: row.get(0), since: row.get(1), metrics, definition: row.get(3) }
+    };
     known.versions = rows.iter().map(version).collect();
     let oldest = "SELECT version FROM events
         WHERE project = $1 AND type = $2 AND source = $3 ORDER BY seq LIMIT 1";

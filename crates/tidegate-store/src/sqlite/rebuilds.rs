@@ -9,7 +9,7 @@ use tidegate_core::time::Timestamp;
 use super::observe::Ready;
 use super::{Writer, backfills, failed, keeping, metrics, postings, stamp};
 use crate::observe::{read, written};
-use crate::rebuild::{self, Known, Wanted, is_rebuilt};
+use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild, Result};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -34,7 +34,8 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
     let mut rows = statement.query(service)?;
     while let Some(row) = rows.next()? {
         let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
-        known.versions.push((row.get(0)?, row.get(1)?, counting(definition.as_deref(), metrics)));
+        let metrics = counting(definition.as_deref(), metrics);
+        known.versions.push(Then { of: row.get(0)?, since: row.get(1)?, metrics, definition });
     }
     let oldest = "SELECT version FROM events
         WHERE project = ?1 AND type = ?2 AND source = ?3 ORDER BY seq LIMIT 1";
