@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
 use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting};
+use tidegate_core::observe::state::Policy;
+use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting, telling};
 use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
 
 /// How events are observed.
@@ -153,6 +154,23 @@ impl Types {
             }
         }
         whole
+    }
+
+    /// Whether changes into a state are counted from the state before and nothing else, by all that ever counted them
+    /// under this number.
+    pub(crate) fn is_plain(&self, project: ProjectNo, service: &str, (_, name, no): &Metric) -> bool {
+        let types = self.projects.get(&project).and_then(|services| services.get(service));
+        let versions = types.into_iter().flat_map(BTreeMap::values).flatten();
+        let declared = versions.filter_map(|(_, since)| match since {
+            Since::Declared(declared, _) => Some(declared),
+            Since::Nothing => None,
+        });
+        let mut counting =
+            declared.filter(|declared| declared.metrics.iter().any(|(.., counted)| counted == no));
+        counting.all(|declared| {
+            let told = telling(declared.definition.as_deref(), name);
+            told.iter().all(|(_, policy)| *policy == Policy::default())
+        })
     }
 
     /// What an event's type was when it came, if anything was counted of it.

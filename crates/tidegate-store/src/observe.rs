@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
 use tidegate_core::observe::search::{Leaf, Plan};
+use tidegate_core::observe::state::{Change, ObjectRow};
 use tidegate_core::observe::value::Stretch;
-use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
+use tidegate_core::observe::{Delta, Grain, Key, Kind, Posting, Spec};
 use tidegate_core::time::Timestamp;
 
 use crate::rebuild::{self, Rebuild, Wanted, is_rebuilt};
@@ -186,16 +187,24 @@ pub struct Recount {
     pub range: (i64, i64),
     /// Whose rollups are read.
     pub metrics: Vec<MetricNo>,
-    /// Whose objects are counted, state by state, and all of whose weeks are read.
+    /// Whose objects and changes are told, and all of whose weeks are read.
     pub states: Vec<MetricNo>,
+    /// Whose lists are told.
+    pub indexes: Vec<MetricNo>,
 }
 
 /// Who counts again.
 pub trait Recounter: Send {
     /// The backfills of the type: an event that came before one of its metrics counts as far as they have come.
     fn begin(&mut self, backfills: Vec<BackfillRow>);
-    /// An event that has been observed; `false` ends the count.
+    /// An event that has been observed; `false` ends the count. They come in order of acceptance.
     fn event(&mut self, event: &EventRow) -> bool;
+    /// What the indexes have of the events since they were told last.
+    fn listed(&mut self, lists: Vec<Posting>);
+    /// Something that happened to an object; `false` ends these.
+    fn change(&mut self, change: &Change) -> bool;
+    /// What is known of an object of a state; `false` ends these.
+    fn object(&mut self, state: MetricNo, id: &str, known: &ObjectRow) -> bool;
     /// To get back what was lent.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
@@ -206,10 +215,8 @@ pub struct Recounted {
     pub recounter: Box<dyn Recounter>,
     /// Events that happened later than this are all there; absent: all that ever came.
     pub kept_since: Option<Timestamp>,
-    /// All that each metric has counted in the range.
+    /// All that each metric has counted in the range, and of states all weeks.
     pub rollups: Vec<(MetricNo, Rollups)>,
-    /// How many objects are in each state.
-    pub objects: Vec<(MetricNo, String, i64)>,
 }
 
 impl Recount {
@@ -219,13 +226,26 @@ impl Recount {
         Grain::ALL.map(|grain| Buckets { grain, from, to }).to_vec()
     }
 
-    /// All weeks there are: the count of objects in a state is the sum of everything before.
-    pub(crate) const WEEKS: Buckets = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+    /// The same of a state, and all weeks there are: the count of objects in it is the sum of everything before.
+    pub(crate) fn buckets_of_states(&self) -> Vec<Buckets> {
+        let weeks = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+        let shorter = self.buckets().into_iter().filter(|buckets| buckets.grain != Grain::D7);
+        shorter.chain([weeks]).collect()
+    }
 
     pub(crate) fn name(&self) -> TypeName {
         let (service, type_name) = (self.service.clone(), self.type_name.clone());
         TypeName { project: self.project, service, type_name }
     }
+}
+
+/// Events whose lists are told at once.
+pub(crate) const LISTED_EVENTS: usize = 50_000;
+
+/// A list of an index without what it has of other events than these, which are sorted.
+pub(crate) fn listed(index: MetricNo, value: &[u8], mut list: Vec<Seq>, events: &[Seq]) -> Option<Posting> {
+    list.retain(|event| events.binary_search(event).is_ok());
+    (!list.is_empty()).then(|| Posting { index, value: value.to_vec().into(), events: list })
 }
 
 /// A search for events by the values of their attributes.

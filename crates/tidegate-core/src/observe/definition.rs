@@ -318,11 +318,7 @@ pub fn telling(definition: Option<&str>, state: &str) -> Vec<(Path, Policy)> {
     let is_meant = |entry: &&Extraction| {
         entry.attributes.iter().any(|attribute| state_name(&entry.object, attribute) == state)
     };
-    entries
-        .iter()
-        .filter(is_meant)
-        .map(|entry| (entry.id.clone(), Policy::clone(&entry.policy())))
-        .collect()
+    entries.iter().filter(is_meant).map(|entry| (entry.id.clone(), Policy::clone(&entry.policy()))).collect()
 }
 
 /// The name of a state and of the transitions beside it. An object's own name has no space.

@@ -358,7 +358,10 @@ async fn what_can_not_be_counted_anew_is_refused(mut bench: Bench) {
     bench.send([told(1, "a", "NEW", 1).kind("made"), told(2, "a", "PAID", 2)]).await;
     observe_all(&bench).await;
     let states: Vec<Metric> = made.iter().filter(|metric| metric.0 != Kind::Counter).cloned().collect();
-    assert!(conflict(&bench, "made", &states).await.contains("nothing is left to count"), "all of it was counted");
+    assert!(
+        conflict(&bench, "made", &states).await.contains("nothing is left to count"),
+        "all of it was counted"
+    );
     let row = start(&bench, "made", &made).await.expect("a counter is left");
     assert!(row.rebuild.is_empty() && row.metrics.len() == 1, "{row:?}");
     let paid = declare_kept(&bench, "order.paid", specs(), Some(1_000_000_000)).await;

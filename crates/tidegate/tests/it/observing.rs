@@ -217,7 +217,9 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     );
     let compared: Vec<&Value> =
         audit["metrics"].as_array().expect("a list").iter().map(|m| &m["name"]).collect();
-    assert_eq!(compared, ["all", "by_country", "total", "order data.status"]);
+    let (state, implicit) = ("order data.status", ["source", "type"]);
+    let named = ["all", "by_country", "total", state, state, "data.country", "data.tags"];
+    assert_eq!(compared, [&named[..], &implicit].concat());
     shows(
         &Shell::new(&server),
         "audit",
@@ -385,7 +387,10 @@ fn the_past_of_states_is_counted_too_whatever_is_killed() {
     }
     shows(&shell, "backfill", &["trail", "done", "order data.status"]);
     let again = admin.post(&format!("{TRAILS}/backfill"), &json!({})).problem(409, "conflict");
-    assert!(again["detail"].as_str().is_some_and(|text| text.contains("nothing is left to count")), "{again}");
+    assert!(
+        again["detail"].as_str().is_some_and(|text| text.contains("nothing is left to count")),
+        "{again}"
+    );
 }
 
 /// Steps of one event make it last.
@@ -471,4 +476,85 @@ fn a_state_that_is_declared_in_another_way_is_counted_anew() {
     backfill().problem(409, "conflict");
     let shell = Shell::new(&server);
     assert_eq!(shell.runs("tidegate audit shop trail").json(0)[0]["audit"]["agrees"], true);
+}
+
+/// What is said of a store that somebody has laid hands on.
+fn audit_after(server: &mut Server, damage: &str) -> Value {
+    server.stop();
+    let path = server.folder.path().join("data/tidegate.db");
+    let store = rusqlite::Connection::open(&path).expect("it is closed");
+    let changed = store.execute(damage, []).expect("what is damaged is there");
+    assert!(changed > 0 || damage.starts_with("INSERT"), "{damage} changes nothing");
+    drop(store);
+    server.restart(&Setup::usual());
+    let asked = json!({"service": "shop", "type": "order.paid"});
+    server.admin().post("/v1/audit", &asked).expect(200)
+}
+
+#[test]
+fn an_audit_finds_whatever_is_damaged() {
+    let of = |kind: usize| format!("metric IN (SELECT no FROM metrics WHERE kind = {kind})");
+    for (what, damage) in [
+        ("nothing", "UPDATE rollups SET cells = cells".to_owned()),
+        (
+            "by_country",
+            "DELETE FROM rollups WHERE metric = (SELECT no FROM metrics WHERE name = 'by_country') AND grain = 2".to_owned(),
+        ),
+        ("total", format!("DELETE FROM rollups WHERE {} AND grain = 5", of(1))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain < 5", of(2))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain = 5", of(2))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {}", of(3))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain = 0", of(3))),
+        ("order data.status", "DELETE FROM object_changes".to_owned()),
+        ("order data.status", "DELETE FROM objects".to_owned()),
+        (
+            "data.country",
+            "DELETE FROM postings WHERE metric = (SELECT no FROM metrics WHERE name = 'data.country')".to_owned(),
+        ),
+        (
+            "data.tags",
+            "UPDATE postings SET value = CAST(value || x'00' AS BLOB) WHERE metric = (SELECT no FROM metrics WHERE name = 'data.tags')"
+                .to_owned(),
+        ),
+    ] {
+        let mut server = Server::start();
+        let admin = server.admin();
+        admin.call("PUT", ORDERS, &declared()).expect(201);
+        admin.publish(&orders());
+        assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 4);
+        let told = audit_after(&mut server, &damage);
+        assert_eq!(told["agrees"], what == "nothing", "{damage}: {told}");
+        let found = told["differences"].as_array().expect("a list");
+        assert!(found.iter().all(|difference| difference["metric"] == what), "{damage}: {told}");
+        let named = told["metrics"].as_array().expect("a list").iter().map(|metric| metric["kind"].clone());
+        let kinds: std::collections::BTreeSet<String> =
+            named.map(|kind| kind.as_str().expect("text").to_owned()).collect();
+        assert_eq!(kinds.len(), 5, "{told}");
+    }
+}
+
+#[test]
+fn an_audit_of_states_takes_late_events_and_other_transitions_as_they_are() {
+    let server = Server::start();
+    let admin = server.admin();
+    let tells = json!({"states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"], "additional": ["*"]}]});
+    admin.call("PUT", TRAILS, &tells).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/step", &tells).expect(201);
+    let agrees = || {
+        ["trail", "step"].into_iter().all(|kind| {
+            let told = admin.post("/v1/audit", &json!({"service": "shop", "type": kind})).expect(200);
+            assert_eq!(told["agrees"], true, "{told}");
+            true
+        })
+    };
+    for round in 0..5 {
+        let some: Vec<Value> = (0..30)
+            .map(|n| {
+                let (n, status) = (round * 30 + n, ["A", "B", "C"][n * 7 % 3]);
+                trail(n, ["trail", "step"][n % 2], (n * 37) % 150, status)
+            })
+            .collect();
+        admin.publish(&json!(some));
+        assert!(agrees());
+    }
 }
