@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
-use tidegate_core::id::{ProjectNo, Version};
+use tidegate_core::id::{MetricNo, ProjectNo, Version};
 use tidegate_core::observe::state::Policy;
 use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting, telling};
 use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
@@ -246,12 +246,15 @@ impl Past {
 
     /// What it did not count for and should have.
     fn missed(&self, event: &EventRow, counted: &[Metric], anew: &[Metric]) -> Vec<Metric> {
-        let is_own = event.type_name == self.row.type_name && event.seq <= self.row.until;
+        let is_before = event.seq <= self.row.until && event.version <= self.row.version;
+        let is_own = event.type_name == self.row.type_name && is_before;
+        let is_covered =
+            |no: MetricNo| self.row.behind.iter().any(|(of, until)| *of == no && event.version <= *until);
         let is_missed = |metric: &&Metric| {
             if self.row.rebuild.makes(metric.2) {
                 !anew.contains(metric)
             } else {
-                is_own && !counted.contains(metric)
+                is_own && !counted.contains(metric) && !is_covered(metric.2)
             }
         };
         self.row.metrics.iter().filter(is_missed).cloned().collect()

@@ -10,7 +10,7 @@ use tidegate_core::observe::value::Stretch;
 use tidegate_core::observe::{Delta, Grain, Key, Kind, Posting, Spec};
 use tidegate_core::time::Timestamp;
 
-use crate::rebuild::{self, Rebuild, Wanted, is_rebuilt};
+use crate::rebuild::{self, Rebuild, Then, Wanted, is_rebuilt};
 use crate::{Error, EventFilter, EventRow, Result};
 
 /// A metric of a declared type: what it is, what it is called, and its number.
@@ -152,6 +152,10 @@ pub struct BackfillRow {
     pub finished_at: Option<Timestamp>,
     /// Which states are counted anew; then it ends where nothing has come since, not where it was to end.
     pub rebuild: Rebuild,
+    /// By which configuration it began: what was accepted by a later one is none of its business.
+    pub version: Version,
+    /// Metrics that others have counted in what was accepted up to a configuration.
+    pub behind: Vec<(MetricNo, Version)>,
 }
 
 /// A stretch of buckets of one length.
@@ -313,10 +317,27 @@ pub(crate) fn dropped(old: &[Metric], new: &[Metric], others: &[Metric]) -> Vec<
     gone.map(|(.., no)| *no).collect()
 }
 
-/// Of what somebody wants added up, what was not asked for before.
-pub(crate) fn not_yet(wanted: &[Metric], before: &[Metric]) -> Vec<Metric> {
-    let is_new = |metric: &&Metric| before.iter().all(|(.., no)| *no != metric.2);
-    wanted.iter().filter(|(kind, ..)| !is_rebuilt(*kind)).filter(is_new).cloned().collect()
+/// What a backfill counts, as it is kept: its metrics, by which configuration it began, and what others have counted.
+pub(crate) type Covered = (Vec<Metric>, Version, Vec<(MetricNo, Version)>);
+
+/// Of what somebody wants added up, what is not counted yet: nobody has asked for it, or the type has not counted it for a
+/// while since somebody did. `versions` are those of the type.
+pub(crate) fn not_yet(wanted: &[Metric], before: &[Covered], versions: &[Then], now: Version) -> Covered {
+    let (mut metrics, mut behind) = (Vec::new(), Vec::new());
+    for metric in wanted.iter().filter(|(kind, ..)| !is_rebuilt(*kind)) {
+        let no = metric.2;
+        let is_in = |list: &[Metric]| list.iter().any(|(.., of)| *of == no);
+        let covering = before.iter().filter(|(metrics, ..)| is_in(metrics));
+        match covering.map(|(_, version, _)| *version).max() {
+            None => metrics.push(metric.clone()),
+            Some(until) if versions.iter().any(|then| then.since > until && !is_in(&then.metrics)) => {
+                metrics.push(metric.clone());
+                behind.push((no, until));
+            }
+            Some(_) => {}
+        }
+    }
+    (metrics, now, behind)
 }
 
 /// A conflict if nothing is left of what somebody wants counted.
@@ -327,6 +348,16 @@ pub(crate) fn some_left(added: &[Metric], anew: &Wanted) -> Result<()> {
     Err(Error::Conflict(anew.why_not.unwrap_or(rebuild::COUNTED).to_owned()))
 }
 
+/// What a backfill counts, as it is kept.
+pub(crate) fn written_covered(covered: &Covered) -> String {
+    serde_json::to_string(covered).expect("names and numbers are always JSON")
+}
+
+/// Reads what [`written_covered`] wrote, or the metrics alone: then nobody knows what came later.
+pub(crate) fn read_covered(text: &str) -> Covered {
+    serde_json::from_str(text).unwrap_or_else(|_| (read(text), Version::MAX, Vec::new()))
+}
+
 /// The metrics of a type, as they are kept.
 pub(crate) fn written(metrics: &[Metric]) -> String {
     serde_json::to_string(metrics).expect("names and numbers are always JSON")
@@ -335,4 +366,20 @@ pub(crate) fn written(metrics: &[Metric]) -> String {
 /// Reads what [`written`] wrote; nothing if it is something else.
 pub(crate) fn read(text: &str) -> Vec<Metric> {
     serde_json::from_str(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_backfill_covers_is_read_back_also_where_only_metrics_are_known() {
+        let metric = |no| (Kind::Counter, "all".to_owned(), no);
+        let covered: Covered = (vec![metric(1), metric(2)], 7, vec![(2, 5)]);
+        assert_eq!(read_covered(&written_covered(&covered)), covered);
+        for many in 0..4 {
+            let metrics: Vec<Metric> = (0..many).map(metric).collect();
+            assert_eq!(read_covered(&written(&metrics)), (metrics, Version::MAX, Vec::new()));
+        }
+    }
 }

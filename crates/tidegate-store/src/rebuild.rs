@@ -71,7 +71,7 @@ impl Rebuild {
 pub type LastStep = Box<dyn FnOnce(&Slice) -> Option<Delta> + Send>;
 
 /// What a type was from some version on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Then {
     pub(crate) of: String,
     pub(crate) since: Version,

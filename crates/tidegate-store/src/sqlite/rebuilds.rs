@@ -28,15 +28,7 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
         let metrics = counting(Some(&definition), metrics);
         known.declared.push((row.get(0)?, definition, metrics));
     }
-    let versions = "SELECT type, version, metrics, definition FROM catalog_versions
-        WHERE project = ?1 AND service = ?2 ORDER BY version";
-    let mut statement = tx.prepare(versions)?;
-    let mut rows = statement.query(service)?;
-    while let Some(row) = rows.next()? {
-        let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
-        let metrics = counting(definition.as_deref(), metrics);
-        known.versions.push(Then { of: row.get(0)?, since: row.get(1)?, metrics, definition });
-    }
+    known.versions = versions(tx, new)?;
     let oldest = "SELECT version FROM events
         WHERE project = ?1 AND type = ?2 AND source = ?3 ORDER BY seq LIMIT 1";
     let mut statement = tx.prepare(oldest)?;
@@ -64,6 +56,19 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
     let done = statement.query_map(service, |row| Ok(Rebuild::read(row.get_ref(0)?.as_str()?)))?;
     known.done = done.collect::<rusqlite::Result<_>>()?;
     Ok((known.decide(&new.metrics), known))
+}
+
+/// What the types of a service were and counted for, oldest first.
+pub(super) fn versions(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Result<Vec<Then>> {
+    let sql = "SELECT type, version, metrics, definition FROM catalog_versions
+        WHERE project = ?1 AND service = ?2 ORDER BY version";
+    let mut statement = tx.prepare(sql)?;
+    let versions = statement.query_map(params![new.project, new.service], |row| {
+        let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
+        let metrics = counting(definition.as_deref(), metrics);
+        Ok(Then { of: row.get(0)?, since: row.get(1)?, metrics, definition })
+    })?;
+    versions.collect()
 }
 
 /// Gives numbers to what will be counted anew.

@@ -302,6 +302,19 @@ fn what_a_type_switches_off_keeps_what_it_has_counted() {
     assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
     assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
     assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).problem(409, "conflict");
+
+    // The same once more: what came meanwhile is what is left.
+    admin.call("PUT", ORDERS, &quiet).expect(200);
+    admin.publish(&order("6", "2026-03-02T13:00:01Z", &meanwhile));
+    admin.call("PUT", ORDERS, &declared()).expect(200);
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(6), 4));
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).problem(409, "conflict");
 }
 
 const TRAILS: &str = "/v1/catalog/services/shop/types/trail";
