@@ -181,6 +181,48 @@ fn events_are_found_by_what_they_say() {
     admin.get("/v1/catalog/attributes/none").problem(404, "not_found");
 }
 
+/// Source and type are what every event has, whether or not its type is declared.
+#[test]
+fn events_are_found_by_type_and_source_whoever_indexes_them() {
+    let server = Server::start();
+    let admin = server.admin();
+    let event = |id: usize, source: &str, kind: &str| json!({"id": id.to_string(), "source": source, "type": kind, "data": {"a": id}});
+    admin.publish(&json!([event(1, "shop", "i"), event(2, "shop", "h")]));
+    let ask = |condition: &str, limit: usize| {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/events?limit={limit}&where={}{cursor}", encoded(condition));
+            let page = admin.get(&path).expect(200);
+            let items = page["items"].as_array().expect("a list");
+            assert!(items.len() <= limit);
+            found.extend(items.iter().map(|event| event["id"].as_str().expect("text").to_owned()));
+            let Some(next) = page["next"].as_str() else { return found.join(" ") };
+            cursor = format!("&cursor={next}");
+        }
+    };
+    assert_eq!(ask("type == 'h'", 10), "2", "nothing is declared");
+    admin.get(&format!("/v1/events?where={}", encoded("data.a == 1"))).problem(422, "where_not_searchable");
+    admin.call("PUT", "/v1/catalog/services/shop/types/i", &json!({"index": ["data.a"]})).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/c", &json!({"counters": {"all": {}}})).expect(201);
+    admin.publish(&json!([event(3, "shop", "i"), event(4, "shop", "h"), event(5, "else", "i")]));
+    admin.publish(&json!([event(6, "shop", "c"), event(7, "shop", "i"), event(8, "else", "x")]));
+    for limit in [1, 2, 100] {
+        assert_eq!(ask("type == 'h'", limit), "4 2");
+        assert_eq!(ask("source == 'shop'", limit), "7 6 4 3 2 1");
+        assert_eq!(ask("source == 'shop' && type != 'i'", limit), "6 4 2");
+        assert_eq!(ask("type == 'h' || data.a == 3", limit), "4 3 2");
+        assert_eq!(
+            ask("type == 'i' && data.a > 1", limit),
+            "7 3",
+            "what has no index is not known to say so"
+        );
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
 #[test]
 fn duplicates_sub_events_and_kills_change_nothing() {
     let mut server = Server::start();
