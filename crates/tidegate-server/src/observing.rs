@@ -8,7 +8,10 @@ use tidegate_core::catalog::Definition;
 use tidegate_core::id::{MetricNo, ProjectNo, Version};
 use tidegate_core::observe::state::Policy;
 use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting, telling};
-use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
+use tidegate_core::time::Timestamp;
+use tidegate_store::{BackfillRow, Change, EventRow, Metric, Store, TypeVersion};
+
+use crate::roster::Rosters;
 
 /// How events are observed.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +39,8 @@ type Services = BTreeMap<String, BTreeMap<String, Vec<(Version, Since)>>>;
 enum Since {
     /// It declared nothing that is counted.
     Nothing,
-    /// As it was declared; compiled when the first event comes.
-    Declared(Box<TypeVersion>, Compiled),
+    /// As it was declared, of its metrics those that count; all of them; compiled when the first event comes.
+    Declared(Box<TypeVersion>, Vec<Metric>, Compiled),
 }
 
 /// What counts, if it could be made and there is anything.
@@ -49,13 +52,22 @@ enum Compiled {
 /// All declared types that have, or had, metrics.
 pub(crate) struct Types {
     terms: Terms,
+    /// What is looked at; what counts is said by the versions.
+    only: Switches,
+    /// What the installation switches off, as of the last version.
+    switches: Switches,
     version: Version,
     projects: BTreeMap<ProjectNo, Services>,
 }
 
 impl Types {
     pub(crate) fn new(terms: Terms) -> Self {
-        Self { terms, version: 0, projects: BTreeMap::new() }
+        Self::only(terms, Switches::default())
+    }
+
+    /// To look at some kinds only.
+    pub(crate) fn only(terms: Terms, only: Switches) -> Self {
+        Self { terms, only, switches: Switches::default(), version: 0, projects: BTreeMap::new() }
     }
 
     /// Up to which version it knows everything.
@@ -87,7 +99,23 @@ impl Types {
         Ok(())
     }
 
-    fn put(&mut self, mut changed: TypeVersion) {
+    /// What the installation switches off is another version of all types.
+    fn switch(&mut self, version: Version, switches: Switches) {
+        self.switches = switches;
+        let types = self.projects.values_mut().flat_map(BTreeMap::values_mut).flat_map(BTreeMap::values_mut);
+        for versions in types {
+            let Some((last, Since::Declared(declared, all, _))) = versions.last() else { continue };
+            if *last < version {
+                let changed = TypeVersion { version, metrics: all.clone(), ..TypeVersion::clone(declared) };
+                versions.push((version, since(changed, switches)));
+            }
+        }
+    }
+
+    fn put(&mut self, changed: TypeVersion) {
+        if let Some(switches) = changed.switches() {
+            return self.switch(changed.version, switches);
+        }
         let types = self.projects.get(&changed.project).and_then(|services| services.get(&changed.service));
         let is_known = types.is_some_and(|types| types.contains_key(&changed.type_name));
         if changed.metrics.is_empty() && !is_known {
@@ -96,15 +124,9 @@ impl Types {
         let services = self.projects.entry(changed.project).or_default();
         let types = services.entry(changed.service.clone()).or_default();
         let versions = types.entry(changed.type_name.clone()).or_default();
-        let since = if changed.metrics.is_empty() {
-            (changed.version, Since::Nothing)
-        } else {
-            changed.metrics = counting(changed.definition.as_deref(), changed.metrics);
-            (changed.version, Since::Declared(Box::new(changed), Compiled::NotYet))
-        };
         // What was read may be read again when a version came in between.
-        if versions.last().is_none_or(|(version, _)| *version < since.0) {
-            versions.push(since);
+        if versions.last().is_none_or(|(version, _)| *version < changed.version) {
+            versions.push((changed.version, since(changed, self.switches)));
         }
     }
 
@@ -117,10 +139,10 @@ impl Types {
 
     /// What counts an event.
     fn extractor(&mut self, project: ProjectNo, event: &EventRow) -> Option<&Arc<Extractor>> {
-        let switches = self.terms.switches;
-        let Since::Declared(declared, compiled) = self.since(project, event)? else { return None };
+        let only = self.only;
+        let Since::Declared(declared, _, compiled) = self.since(project, event)? else { return None };
         if let Compiled::NotYet = compiled {
-            *compiled = Compiled::Done(compile(declared.definition.as_deref(), &declared.metrics, switches));
+            *compiled = Compiled::Done(compile(declared.definition.as_deref(), &declared.metrics, only));
         }
         let Compiled::Done(extractor) = compiled else { return None };
         extractor.as_ref()
@@ -162,7 +184,7 @@ impl Types {
         let types = self.projects.get(&project).and_then(|services| services.get(service));
         let versions = types.into_iter().flat_map(BTreeMap::values).flatten();
         let declared = versions.filter_map(|(_, since)| match since {
-            Since::Declared(declared, _) => Some(declared),
+            Since::Declared(declared, ..) => Some(declared),
             Since::Nothing => None,
         });
         let mut counting =
@@ -176,7 +198,7 @@ impl Types {
     /// What an event's type was when it came, if anything was counted of it.
     fn then(&mut self, project: ProjectNo, event: &EventRow) -> Option<&TypeVersion> {
         match self.since(project, event)? {
-            Since::Declared(declared, _) => Some(declared),
+            Since::Declared(declared, ..) => Some(declared),
             Since::Nothing => None,
         }
     }
@@ -187,6 +209,34 @@ impl Types {
         let since = versions.iter_mut().rev().find(|(version, _)| *version <= event.version);
         since.map(|(_, since)| since)
     }
+}
+
+/// What a type is from a version on, as it counts.
+fn since(mut changed: TypeVersion, switches: Switches) -> Since {
+    if changed.metrics.is_empty() {
+        return Since::Nothing;
+    }
+    let all = changed.metrics.clone();
+    changed.metrics = counting(changed.definition.as_deref(), changed.metrics);
+    changed.metrics.retain(|(kind, ..)| switches.is_on(*kind));
+    Since::Declared(Box::new(changed), all, Compiled::NotYet)
+}
+
+/// Lets the store know what this installation switches off, if that is something else than before: from then on events are
+/// accepted by another configuration, so whoever counts them, now or ever, knows what was on in their day.
+pub(crate) async fn settle(
+    rosters: &Arc<Rosters>,
+    store: &dyn Store,
+    wanted: Switches,
+    now: Timestamp,
+) -> tidegate_store::Result<()> {
+    let versions = store.type_versions(0).await?;
+    let known = versions.iter().filter_map(TypeVersion::switches).next_back().unwrap_or_default();
+    let kinds = [Kind::Counter, Kind::Histogram, Kind::State, Kind::Index];
+    if kinds.into_iter().any(|kind| known.is_on(kind) != wanted.is_on(kind)) {
+        rosters.change(Change::SwitchObserving(wanted), now).await?;
+    }
+    Ok(())
 }
 
 /// What counts the past of a type, and the states that are counted anew.

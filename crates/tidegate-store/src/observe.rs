@@ -7,7 +7,7 @@ use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq
 use tidegate_core::observe::search::{Leaf, Plan};
 use tidegate_core::observe::state::{Change, ObjectRow};
 use tidegate_core::observe::value::Stretch;
-use tidegate_core::observe::{Delta, Grain, Key, Kind, Posting, Spec};
+use tidegate_core::observe::{Delta, Grain, Key, Kind, Posting, Spec, Switches};
 use tidegate_core::time::Timestamp;
 
 use crate::rebuild::{self, Rebuild, Then, Wanted, is_rebuilt};
@@ -42,6 +42,27 @@ pub struct TypeVersion {
     pub definition: Option<String>,
     /// What is counted of it.
     pub metrics: Vec<Metric>,
+}
+
+impl TypeVersion {
+    /// What the installation switches kinds off by from this version on. It is kept among what types were, under a project
+    /// that nobody has.
+    pub fn switches(&self) -> Option<Switches> {
+        let is_installation = self.project == INSTALLATION;
+        is_installation.then(|| read_switches(self.definition.as_deref().unwrap_or_default()))
+    }
+}
+
+/// Whose versions say what is switched off.
+pub(crate) const INSTALLATION: ProjectNo = 0;
+
+/// What is switched off, as it is kept.
+pub(crate) fn read_switches(text: &str) -> Switches {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+pub(crate) fn written_switches(switches: Switches) -> String {
+    serde_json::to_string(&switches).expect("truth values are always JSON")
 }
 
 /// How far the events of one life have been observed.

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::id::{MetricNo, Version};
-use tidegate_core::observe::{Delta, Kind, telling};
+use tidegate_core::observe::{Delta, Kind, Switches, telling};
 
 use crate::{Metric, Slice};
 
@@ -79,6 +79,33 @@ pub(crate) struct Then {
     pub(crate) metrics: Vec<Metric>,
     /// As JSON; absent when it was taken back.
     pub(crate) definition: Option<String>,
+}
+
+impl Then {
+    /// The same from another version on, where the installation has switched kinds off.
+    fn switched(&self, since: Version, switches: Switches) -> Self {
+        let is_on = |(kind, ..): &&Metric| switches.is_on(*kind);
+        let metrics = self.metrics.iter().filter(is_on).cloned().collect();
+        Self { of: self.of.clone(), since, metrics, definition: self.definition.clone() }
+    }
+}
+
+/// What types counted for, where also the installation switches kinds off and on. Both are sorted by version.
+pub(crate) fn switched(versions: Vec<Then>, switches: &[(Version, Switches)]) -> Vec<Then> {
+    let (mut merged, mut known): (_, BTreeMap<String, Then>) = (Vec::new(), BTreeMap::new());
+    let (mut now, mut switches) = (Switches::default(), switches.iter().peekable());
+    for then in versions {
+        while let Some((since, next)) = switches.next_if(|(since, _)| *since < then.since) {
+            now = *next;
+            merged.extend(known.values().map(|known| known.switched(*since, now)));
+        }
+        merged.push(then.switched(then.since, now));
+        known.insert(then.of.clone(), then);
+    }
+    for (since, next) in switches {
+        merged.extend(known.values().map(|known| known.switched(*since, *next)));
+    }
+    merged
 }
 
 /// What a store knows of a service whose states are to be counted anew.
@@ -224,4 +251,26 @@ pub(crate) fn merged(slices: Vec<Slice>, until: i64) -> Slice {
     events.sort_by_key(|(_, event)| event.seq);
     let at = events.last().map(|(_, event)| event.accepted_at);
     Slice { through: cut.unwrap_or(until), at, events, is_end: cut.is_none() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_of_the_installation_is_another_version_of_every_type() {
+        let counter = (Kind::Counter, "all".to_owned(), 1);
+        let then = |of: &str, since| Then {
+            of: of.to_owned(),
+            since,
+            metrics: vec![counter.clone()],
+            definition: None,
+        };
+        let off = Switches { counters: Some(false), ..Switches::default() };
+        let versions = vec![then("a", 2), then("b", 5)];
+        let switched = switched(versions, &[(1, Switches::default()), (3, off), (7, Switches::default())]);
+        let told: Vec<(&str, Version, usize)> =
+            switched.iter().map(|then| (then.of.as_str(), then.since, then.metrics.len())).collect();
+        assert_eq!(told, [("a", 2, 1), ("a", 3, 0), ("b", 5, 0), ("a", 7, 1), ("b", 7, 1)]);
+    }
 }

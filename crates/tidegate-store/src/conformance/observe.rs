@@ -310,9 +310,8 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
 
 async fn what_was_left_out_later_can_be_backfilled_later(bench: Bench) {
     let kinds = || vec![counter("all", "")];
-    let declare = async |definition: &str| {
-        declare_as(&bench, "order.paid", kinds(), (None, definition)).await
-    };
+    let declare =
+        async |definition: &str| declare_as(&bench, "order.paid", kinds(), (None, definition)).await;
     let metrics = declare("{}").await;
     let new = NewBackfill {
         project: PROJECT,

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn, Values};
 use super::{backfills, configuration, keeping, metrics, observe, sweep};
-use crate::observe::{read, written};
+use crate::observe::{INSTALLATION, read, read_switches, written};
 use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild};
 
@@ -58,7 +58,11 @@ pub(super) async fn versions(conn: &Conn, new: &NewBackfill) -> Asked<Vec<Then>>
         let metrics = counting(row.get(3), read(row.get(2)));
         Then { of: row.get(0), since: row.get(1), metrics, definition: row.get(3) }
     };
-    Ok(rows.iter().map(version).collect())
+    let versions = rows.iter().map(version).collect();
+    let sql = "SELECT version, definition FROM catalog_versions WHERE project = $1 ORDER BY version";
+    let rows = conn.rows(sql, &[&INSTALLATION]).await?;
+    let switches: Vec<_> = rows.iter().map(|row| (row.get(0), read_switches(row.get(1)))).collect();
+    Ok(rebuild::switched(versions, &switches))
 }
 
 const DECLARED: &str = "SELECT type, definition, metrics FROM catalog

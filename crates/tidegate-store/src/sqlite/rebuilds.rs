@@ -8,7 +8,7 @@ use tidegate_core::time::Timestamp;
 
 use super::observe::Ready;
 use super::{Writer, backfills, failed, keeping, metrics, postings, stamp};
-use crate::observe::{read, written};
+use crate::observe::{INSTALLATION, read, read_switches, written};
 use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild, Result};
 
@@ -68,7 +68,13 @@ pub(super) fn versions(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Res
         let metrics = counting(definition.as_deref(), metrics);
         Ok(Then { of: row.get(0)?, since: row.get(1)?, metrics, definition })
     })?;
-    versions.collect()
+    let versions = versions.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT version, definition FROM catalog_versions WHERE project = ?1 ORDER BY version";
+    let mut statement = tx.prepare(sql)?;
+    let switches = statement
+        .query_map([INSTALLATION], |row| Ok((row.get(0)?, read_switches(row.get_ref(1)?.as_str()?))))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(rebuild::switched(versions, &switches))
 }
 
 /// Gives numbers to what will be counted anew.

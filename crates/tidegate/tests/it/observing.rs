@@ -311,6 +311,38 @@ fn kinds_can_be_switched_off() {
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }
 
+/// What the installation switches off is not counted meanwhile, is no difference in an audit, and can be counted later.
+#[test]
+fn what_an_installation_switches_off_can_be_counted_later() {
+    let off =
+        ["COUNTERS", "STATES", "INDEX"].map(|kind| (format!("TIDEGATE_OBSERVE_{kind}"), "false".to_owned()));
+    let off: Vec<(&'static str, String)> =
+        off.into_iter().map(|(name, value)| (&*Box::leak(name.into_boxed_str()), value)).collect();
+    let quiet = Setup { variables: off, ..Setup::usual() };
+    let mut server = Server::start();
+    server.admin().call("PUT", ORDERS, &declared()).expect(201);
+    server.admin().publish(&orders());
+    let meanwhile = json!({"country": "DE", "total": 1, "order_id": "z", "status": "NEW"});
+    for round in 0..2 {
+        // Not even asked about before: what was on when it came is counted though it is off by now.
+        server.kill();
+        server.restart(&quiet);
+        server.admin().publish(&order(&format!("5{round}"), "2026-03-02T13:00:00Z", &meanwhile));
+        server.stop();
+        server.restart(&Setup::usual());
+        let admin = server.admin();
+        let count = || counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"].clone();
+        let shell = Shell::new(&server);
+        let agrees = || shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"].clone();
+        assert_eq!((count(), agrees()), (json!(4 + round), json!(true)));
+        admin.post(&format!("{ORDERS}/backfill"), &json!({})).expect(202);
+        admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+        assert_eq!((count(), agrees()), (json!(5 + round), json!(true)));
+        assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
+        admin.post(&format!("{ORDERS}/backfill"), &json!({})).problem(409, "conflict");
+    }
+}
+
 #[test]
 fn what_a_type_switches_off_keeps_what_it_has_counted() {
     let server = Server::start();

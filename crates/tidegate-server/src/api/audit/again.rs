@@ -76,16 +76,8 @@ struct Counter {
 
 impl Counter {
     async fn new(app: &App, only: Switches) -> Result<Self, Problem> {
-        let both = |mine: Option<bool>, own: Option<bool>| Some(mine != Some(false) && own != Some(false));
-        let own = app.parts.observing.switches;
-        let switches = Switches {
-            index: both(only.index, own.index),
-            counters: both(only.counters, own.counters),
-            histograms: both(only.histograms, own.histograms),
-            states: both(only.states, own.states),
-        };
-        let terms = Terms { switches, ..app.parts.observing };
-        let mut types = Types::new(terms);
+        let terms = Terms { switches: only, ..app.parts.observing };
+        let mut types = Types::only(terms, only);
         types.refresh(&*app.parts.store).await?;
         let seed = app.parts.entropy.u64();
         Ok(Self { terms, types, pasts: Vec::new(), slab: Slab::new(seed), seed })
