@@ -28,6 +28,7 @@ use crate::listen::tls::{Certificate, TlsProblem};
 use crate::listen::{self, Door, open_files_max};
 use crate::master_key::{self, MasterKey, Origin};
 use crate::metrics::Metrics;
+use crate::observing;
 use crate::pipeline::{Loops, Parts, Pipeline};
 use crate::roster::Rosters;
 use crate::settings::store::StoreAt;
@@ -118,6 +119,7 @@ async fn serve(
     // Nothing is ever sent to this server itself, whatever ranges are allowed.
     settings.policy = settings.policy.except(address);
     let rosters = Rosters::load(Arc::clone(&store), keys, settings.policy.clone()).await?;
+    observing::settle(&rosters, &*store, settings.observing.switches, clock.now()).await?;
     let master_key = MasterKey::new(origin, Arc::clone(&rosters), entropy.clone());
     let spans = match settings.collector.clone() {
         Some(collector) => Spans::to(collector, &clock, &entropy),

@@ -1,13 +1,17 @@
 //! Declared types as those need them who count: each as it was at each version, compiled when an event of it comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::catalog::Definition;
-use tidegate_core::id::{ProjectNo, Version};
-use tidegate_core::observe::{Extractor, Slab, Switches, counting};
-use tidegate_store::{BackfillRow, EventRow, Metric, Store, TypeVersion};
+use tidegate_core::id::{MetricNo, ProjectNo, Version};
+use tidegate_core::observe::state::Policy;
+use tidegate_core::observe::{Extractor, Kind, Slab, Switches, counting, telling};
+use tidegate_core::time::Timestamp;
+use tidegate_store::{BackfillRow, Change, EventRow, Metric, Store, TypeVersion};
+
+use crate::roster::Rosters;
 
 /// How events are observed.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +39,8 @@ type Services = BTreeMap<String, BTreeMap<String, Vec<(Version, Since)>>>;
 enum Since {
     /// It declared nothing that is counted.
     Nothing,
-    /// As it was declared; compiled when the first event comes.
-    Declared(Box<TypeVersion>, Compiled),
+    /// As it was declared, of its metrics those that count; all of them; compiled when the first event comes.
+    Declared(Box<TypeVersion>, Vec<Metric>, Compiled),
 }
 
 /// What counts, if it could be made and there is anything.
@@ -48,13 +52,22 @@ enum Compiled {
 /// All declared types that have, or had, metrics.
 pub(crate) struct Types {
     terms: Terms,
+    /// What is looked at; what counts is said by the versions.
+    only: Switches,
+    /// What the installation switches off, as of the last version.
+    switches: Switches,
     version: Version,
     projects: BTreeMap<ProjectNo, Services>,
 }
 
 impl Types {
     pub(crate) fn new(terms: Terms) -> Self {
-        Self { terms, version: 0, projects: BTreeMap::new() }
+        Self::only(terms, Switches::default())
+    }
+
+    /// To look at some kinds only.
+    pub(crate) fn only(terms: Terms, only: Switches) -> Self {
+        Self { terms, only, switches: Switches::default(), version: 0, projects: BTreeMap::new() }
     }
 
     /// Up to which version it knows everything.
@@ -86,7 +99,23 @@ impl Types {
         Ok(())
     }
 
-    fn put(&mut self, mut changed: TypeVersion) {
+    /// What the installation switches off is another version of all types.
+    fn switch(&mut self, version: Version, switches: Switches) {
+        self.switches = switches;
+        let types = self.projects.values_mut().flat_map(BTreeMap::values_mut).flat_map(BTreeMap::values_mut);
+        for versions in types {
+            let Some((last, Since::Declared(declared, all, _))) = versions.last() else { continue };
+            if *last < version {
+                let changed = TypeVersion { version, metrics: all.clone(), ..TypeVersion::clone(declared) };
+                versions.push((version, since(changed, switches)));
+            }
+        }
+    }
+
+    fn put(&mut self, changed: TypeVersion) {
+        if let Some(switches) = changed.switches() {
+            return self.switch(changed.version, switches);
+        }
         let types = self.projects.get(&changed.project).and_then(|services| services.get(&changed.service));
         let is_known = types.is_some_and(|types| types.contains_key(&changed.type_name));
         if changed.metrics.is_empty() && !is_known {
@@ -95,15 +124,9 @@ impl Types {
         let services = self.projects.entry(changed.project).or_default();
         let types = services.entry(changed.service.clone()).or_default();
         let versions = types.entry(changed.type_name.clone()).or_default();
-        let since = if changed.metrics.is_empty() {
-            (changed.version, Since::Nothing)
-        } else {
-            changed.metrics = counting(changed.definition.as_deref(), changed.metrics);
-            (changed.version, Since::Declared(Box::new(changed), Compiled::NotYet))
-        };
         // What was read may be read again when a version came in between.
-        if versions.last().is_none_or(|(version, _)| *version < since.0) {
-            versions.push(since);
+        if versions.last().is_none_or(|(version, _)| *version < changed.version) {
+            versions.push((changed.version, since(changed, self.switches)));
         }
     }
 
@@ -116,10 +139,10 @@ impl Types {
 
     /// What counts an event.
     fn extractor(&mut self, project: ProjectNo, event: &EventRow) -> Option<&Arc<Extractor>> {
-        let switches = self.terms.switches;
-        let Since::Declared(declared, compiled) = self.since(project, event)? else { return None };
+        let only = self.only;
+        let Since::Declared(declared, _, compiled) = self.since(project, event)? else { return None };
         if let Compiled::NotYet = compiled {
-            *compiled = Compiled::Done(compile(declared.definition.as_deref(), &declared.metrics, switches));
+            *compiled = Compiled::Done(compile(declared.definition.as_deref(), &declared.metrics, only));
         }
         let Compiled::Done(extractor) = compiled else { return None };
         extractor.as_ref()
@@ -155,10 +178,27 @@ impl Types {
         whole
     }
 
+    /// Whether changes into a state are counted from the state before and nothing else, by all that ever counted them
+    /// under this number.
+    pub(crate) fn is_plain(&self, project: ProjectNo, service: &str, (_, name, no): &Metric) -> bool {
+        let types = self.projects.get(&project).and_then(|services| services.get(service));
+        let versions = types.into_iter().flat_map(BTreeMap::values).flatten();
+        let declared = versions.filter_map(|(_, since)| match since {
+            Since::Declared(declared, ..) => Some(declared),
+            Since::Nothing => None,
+        });
+        let mut counting =
+            declared.filter(|declared| declared.metrics.iter().any(|(.., counted)| counted == no));
+        counting.all(|declared| {
+            let told = telling(declared.definition.as_deref(), name);
+            told.iter().all(|(_, policy)| *policy == Policy::default())
+        })
+    }
+
     /// What an event's type was when it came, if anything was counted of it.
     fn then(&mut self, project: ProjectNo, event: &EventRow) -> Option<&TypeVersion> {
         match self.since(project, event)? {
-            Since::Declared(declared, _) => Some(declared),
+            Since::Declared(declared, ..) => Some(declared),
             Since::Nothing => None,
         }
     }
@@ -171,13 +211,44 @@ impl Types {
     }
 }
 
+/// What a type is from a version on, as it counts.
+fn since(mut changed: TypeVersion, switches: Switches) -> Since {
+    if changed.metrics.is_empty() {
+        return Since::Nothing;
+    }
+    let all = changed.metrics.clone();
+    changed.metrics = counting(changed.definition.as_deref(), changed.metrics);
+    changed.metrics.retain(|(kind, ..)| switches.is_on(*kind));
+    Since::Declared(Box::new(changed), all, Compiled::NotYet)
+}
+
+/// Lets the store know what this installation switches off, if that is something else than before: from then on events are
+/// accepted by another configuration, so whoever counts them, now or ever, knows what was on in their day.
+pub(crate) async fn settle(
+    rosters: &Arc<Rosters>,
+    store: &dyn Store,
+    wanted: Switches,
+    now: Timestamp,
+) -> tidegate_store::Result<()> {
+    let versions = store.type_versions(0).await?;
+    let known = versions.iter().filter_map(TypeVersion::switches).next_back().unwrap_or_default();
+    let kinds = [Kind::Counter, Kind::Histogram, Kind::State, Kind::Index];
+    if kinds.into_iter().any(|kind| known.is_on(kind) != wanted.is_on(kind)) {
+        rosters.change(Change::SwitchObserving(wanted), now).await?;
+    }
+    Ok(())
+}
+
 /// What counts the past of a type, and the states that are counted anew.
 ///
-/// What an event did not count for when it came is counted by what its type was when the backfill began. States that it
-/// did count for are counted by what the type was in its day, under their new numbers.
+/// What an event did not count for when it came is counted by what its type was when the backfill began. So are states, of
+/// events that were there then; other states that an event did count for are counted by what the type was in its day,
+/// under their new numbers.
 pub(crate) struct Past {
     switches: Switches,
     row: BackfillRow,
+    /// Of which states each type told when the backfill began.
+    told: BTreeMap<String, BTreeSet<String>>,
     /// By what the type is or was, and the metrics that count.
     compiled: Vec<(By, Vec<Metric>, Option<Arc<Extractor>>)>,
 }
@@ -187,7 +258,9 @@ type By = (String, Option<Version>);
 
 impl Past {
     pub(crate) fn new(terms: Terms, row: BackfillRow) -> Self {
-        Self { switches: terms.switches, row, compiled: Vec::new() }
+        let told = row.rebuild.types.iter();
+        let told = told.map(|(name, definition)| (name.clone(), states_of(definition))).collect();
+        Self { switches: terms.switches, row, told, compiled: Vec::new() }
     }
 
     /// Whether everything that it counts is counted at all in this installation.
@@ -199,7 +272,7 @@ impl Past {
     pub(crate) fn observe(&mut self, types: &mut Types, event: &EventRow, slab: &mut Slab) {
         let then = types.then(self.row.project, event);
         let counted = then.map_or(&[][..], |then| &then.metrics);
-        let anew = self.anew(counted);
+        let anew = self.anew(event, counted);
         let missed = self.missed(event, counted, &anew);
         if let Some(then) = then.filter(|_| !anew.is_empty()) {
             let by = (event.type_name.clone(), Some(then.version));
@@ -211,9 +284,11 @@ impl Past {
         }
     }
 
-    /// The states that an event counted for when it came, by their new numbers.
-    fn anew(&self, counted: &[Metric]) -> Vec<Metric> {
-        let anew = counted.iter().filter_map(|(kind, name, no)| {
+    /// The states that an event counted for when it came and that count by its day, by their new numbers.
+    fn anew(&self, event: &EventRow, counted: &[Metric]) -> Vec<Metric> {
+        let told = self.told.get(&event.type_name).filter(|_| event.seq <= self.row.until);
+        let is_of_its_day = |(_, name, _): &&Metric| told.is_none_or(|told| !told.contains(name));
+        let anew = counted.iter().filter(is_of_its_day).filter_map(|(kind, name, no)| {
             self.row.rebuild.instead_of(*no).map(|new| (*kind, name.clone(), new))
         });
         anew.collect()
@@ -221,12 +296,15 @@ impl Past {
 
     /// What it did not count for and should have.
     fn missed(&self, event: &EventRow, counted: &[Metric], anew: &[Metric]) -> Vec<Metric> {
-        let is_own = event.type_name == self.row.type_name && event.seq <= self.row.until;
+        let is_before = event.seq <= self.row.until && event.version <= self.row.version;
+        let is_own = event.type_name == self.row.type_name && is_before;
+        let is_covered =
+            |no: MetricNo| self.row.behind.iter().any(|(of, until)| *of == no && event.version <= *until);
         let is_missed = |metric: &&Metric| {
             if self.row.rebuild.makes(metric.2) {
                 !anew.contains(metric)
             } else {
-                is_own && !counted.contains(metric)
+                is_own && !counted.contains(metric) && !is_covered(metric.2)
             }
         };
         self.row.metrics.iter().filter(is_missed).cloned().collect()
@@ -259,6 +337,13 @@ impl Past {
             extractor.observe(&event.sighting(), slab);
         }
     }
+}
+
+/// The states, by name, of which a declared type tells.
+fn states_of(definition: &str) -> BTreeSet<String> {
+    let specs = serde_json::from_str::<Definition>(definition).map(|definition| definition.specs());
+    let states = specs.into_iter().flatten().filter(|spec| spec.kind == Kind::State);
+    states.map(|spec| spec.name).collect()
 }
 
 /// What can not be read is not counted: it was checked when it was declared.

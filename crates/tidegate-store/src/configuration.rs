@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tidegate_core::catalog::Mode;
 use tidegate_core::id::{GateNo, ProjectNo, SubscriberNo, Version};
 use tidegate_core::limits::FORMER_CONDITIONS_MAX;
-use tidegate_core::observe::Spec;
+use tidegate_core::observe::{Spec, Switches};
 use tidegate_core::time::Timestamp;
 use tidegate_core::verification::{Consent, VerificationStatus};
 
@@ -296,6 +296,8 @@ pub enum Change {
         /// How long its events are kept, in milliseconds; absent: as long as all others.
         keep_ms: Option<i64>,
     },
+    /// Switches kinds of metrics off and on for the whole installation.
+    SwitchObserving(Switches),
     /// Takes a type back.
     DeleteType {
         /// Whose.

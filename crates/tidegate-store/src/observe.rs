@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use tidegate_core::id::{BackfillNo, Incarnation, KeyNo, MetricNo, ProjectNo, Seq, Version};
 use tidegate_core::observe::search::{Leaf, Plan};
+use tidegate_core::observe::state::{Change, ObjectRow};
 use tidegate_core::observe::value::Stretch;
-use tidegate_core::observe::{Delta, Grain, Key, Kind, Spec};
+use tidegate_core::observe::{Delta, Grain, Key, Kind, Posting, Spec, Switches};
 use tidegate_core::time::Timestamp;
 
-use crate::rebuild::{self, Rebuild, Wanted, is_rebuilt};
+use crate::rebuild::{self, Rebuild, Then, Wanted, is_rebuilt};
 use crate::{Error, EventFilter, EventRow, Result};
 
 /// A metric of a declared type: what it is, what it is called, and its number.
@@ -41,6 +42,27 @@ pub struct TypeVersion {
     pub definition: Option<String>,
     /// What is counted of it.
     pub metrics: Vec<Metric>,
+}
+
+impl TypeVersion {
+    /// What the installation switches kinds off by from this version on. It is kept among what types were, under a project
+    /// that nobody has.
+    pub fn switches(&self) -> Option<Switches> {
+        let is_installation = self.project == INSTALLATION;
+        is_installation.then(|| read_switches(self.definition.as_deref().unwrap_or_default()))
+    }
+}
+
+/// Whose versions say what is switched off.
+pub(crate) const INSTALLATION: ProjectNo = 0;
+
+/// What is switched off, as it is kept.
+pub(crate) fn read_switches(text: &str) -> Switches {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+pub(crate) fn written_switches(switches: Switches) -> String {
+    serde_json::to_string(&switches).expect("truth values are always JSON")
 }
 
 /// How far the events of one life have been observed.
@@ -151,6 +173,10 @@ pub struct BackfillRow {
     pub finished_at: Option<Timestamp>,
     /// Which states are counted anew; then it ends where nothing has come since, not where it was to end.
     pub rebuild: Rebuild,
+    /// By which configuration it began: what was accepted by a later one is none of its business.
+    pub version: Version,
+    /// Metrics that others have counted in what was accepted up to a configuration.
+    pub behind: Vec<(MetricNo, Version)>,
 }
 
 /// A stretch of buckets of one length.
@@ -186,16 +212,24 @@ pub struct Recount {
     pub range: (i64, i64),
     /// Whose rollups are read.
     pub metrics: Vec<MetricNo>,
-    /// Whose objects are counted, state by state, and all of whose weeks are read.
+    /// Whose objects and changes are told, and all of whose weeks are read.
     pub states: Vec<MetricNo>,
+    /// Whose lists are told.
+    pub indexes: Vec<MetricNo>,
 }
 
 /// Who counts again.
 pub trait Recounter: Send {
     /// The backfills of the type: an event that came before one of its metrics counts as far as they have come.
     fn begin(&mut self, backfills: Vec<BackfillRow>);
-    /// An event that has been observed; `false` ends the count.
+    /// An event that has been observed; `false` ends the count. They come in order of acceptance.
     fn event(&mut self, event: &EventRow) -> bool;
+    /// What the indexes have of the events since they were told last.
+    fn listed(&mut self, lists: Vec<Posting>);
+    /// Something that happened to an object; `false` ends these.
+    fn change(&mut self, change: &Change) -> bool;
+    /// What is known of an object of a state; `false` ends these.
+    fn object(&mut self, state: MetricNo, id: &str, known: &ObjectRow) -> bool;
     /// To get back what was lent.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
@@ -206,10 +240,8 @@ pub struct Recounted {
     pub recounter: Box<dyn Recounter>,
     /// Events that happened later than this are all there; absent: all that ever came.
     pub kept_since: Option<Timestamp>,
-    /// All that each metric has counted in the range.
+    /// All that each metric has counted in the range, and of states all weeks.
     pub rollups: Vec<(MetricNo, Rollups)>,
-    /// How many objects are in each state.
-    pub objects: Vec<(MetricNo, String, i64)>,
 }
 
 impl Recount {
@@ -219,13 +251,26 @@ impl Recount {
         Grain::ALL.map(|grain| Buckets { grain, from, to }).to_vec()
     }
 
-    /// All weeks there are: the count of objects in a state is the sum of everything before.
-    pub(crate) const WEEKS: Buckets = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+    /// The same of a state, and all weeks there are: the count of objects in it is the sum of everything before.
+    pub(crate) fn buckets_of_states(&self) -> Vec<Buckets> {
+        let weeks = Buckets { grain: Grain::D7, from: i64::MIN, to: i64::MAX };
+        let shorter = self.buckets().into_iter().filter(|buckets| buckets.grain != Grain::D7);
+        shorter.chain([weeks]).collect()
+    }
 
     pub(crate) fn name(&self) -> TypeName {
         let (service, type_name) = (self.service.clone(), self.type_name.clone());
         TypeName { project: self.project, service, type_name }
     }
+}
+
+/// Events whose lists are told at once.
+pub(crate) const LISTED_EVENTS: usize = 50_000;
+
+/// A list of an index without what it has of other events than these, which are sorted.
+pub(crate) fn listed(index: MetricNo, value: &[u8], mut list: Vec<Seq>, events: &[Seq]) -> Option<Posting> {
+    list.retain(|event| events.binary_search(event).is_ok());
+    (!list.is_empty()).then(|| Posting { index, value: value.to_vec().into(), events: list })
 }
 
 /// A search for events by the values of their attributes.
@@ -293,10 +338,27 @@ pub(crate) fn dropped(old: &[Metric], new: &[Metric], others: &[Metric]) -> Vec<
     gone.map(|(.., no)| *no).collect()
 }
 
-/// Of what somebody wants added up, what was not asked for before.
-pub(crate) fn not_yet(wanted: &[Metric], before: &[Metric]) -> Vec<Metric> {
-    let is_new = |metric: &&Metric| before.iter().all(|(.., no)| *no != metric.2);
-    wanted.iter().filter(|(kind, ..)| !is_rebuilt(*kind)).filter(is_new).cloned().collect()
+/// What a backfill counts, as it is kept: its metrics, by which configuration it began, and what others have counted.
+pub(crate) type Covered = (Vec<Metric>, Version, Vec<(MetricNo, Version)>);
+
+/// Of what somebody wants added up, what is not counted yet: nobody has asked for it, or the type has not counted it for a
+/// while since somebody did. `versions` are those of the type.
+pub(crate) fn not_yet(wanted: &[Metric], before: &[Covered], versions: &[Then], now: Version) -> Covered {
+    let (mut metrics, mut behind) = (Vec::new(), Vec::new());
+    for metric in wanted.iter().filter(|(kind, ..)| !is_rebuilt(*kind)) {
+        let no = metric.2;
+        let is_in = |list: &[Metric]| list.iter().any(|(.., of)| *of == no);
+        let covering = before.iter().filter(|(metrics, ..)| is_in(metrics));
+        match covering.map(|(_, version, _)| *version).max() {
+            None => metrics.push(metric.clone()),
+            Some(until) if versions.iter().any(|then| then.since > until && !is_in(&then.metrics)) => {
+                metrics.push(metric.clone());
+                behind.push((no, until));
+            }
+            Some(_) => {}
+        }
+    }
+    (metrics, now, behind)
 }
 
 /// A conflict if nothing is left of what somebody wants counted.
@@ -307,6 +369,16 @@ pub(crate) fn some_left(added: &[Metric], anew: &Wanted) -> Result<()> {
     Err(Error::Conflict(anew.why_not.unwrap_or(rebuild::COUNTED).to_owned()))
 }
 
+/// What a backfill counts, as it is kept.
+pub(crate) fn written_covered(covered: &Covered) -> String {
+    serde_json::to_string(covered).expect("names and numbers are always JSON")
+}
+
+/// Reads what [`written_covered`] wrote, or the metrics alone: then nobody knows what came later.
+pub(crate) fn read_covered(text: &str) -> Covered {
+    serde_json::from_str(text).unwrap_or_else(|_| (read(text), Version::MAX, Vec::new()))
+}
+
 /// The metrics of a type, as they are kept.
 pub(crate) fn written(metrics: &[Metric]) -> String {
     serde_json::to_string(metrics).expect("names and numbers are always JSON")
@@ -315,4 +387,20 @@ pub(crate) fn written(metrics: &[Metric]) -> String {
 /// Reads what [`written`] wrote; nothing if it is something else.
 pub(crate) fn read(text: &str) -> Vec<Metric> {
     serde_json::from_str(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_backfill_covers_is_read_back_also_where_only_metrics_are_known() {
+        let metric = |no| (Kind::Counter, "all".to_owned(), no);
+        let covered: Covered = (vec![metric(1), metric(2)], 7, vec![(2, 5)]);
+        assert_eq!(read_covered(&written_covered(&covered)), covered);
+        for many in 0..4 {
+            let metrics: Vec<Metric> = (0..many).map(metric).collect();
+            assert_eq!(read_covered(&written(&metrics)), (metrics, Version::MAX, Vec::new()));
+        }
+    }
 }

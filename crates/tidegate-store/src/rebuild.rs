@@ -7,14 +7,15 @@
 //! transaction the types declare the new number. So every event of an older configuration was counted by the backfill,
 //! every other one is counted as it comes, and neither needs to know of the other.
 //!
-//! Promises: an event counts by its type as it was in its day, if that told of the state, or else as it was when the
-//! backfill began, if it did then. Nothing is lost: a state that has counted events which are gone is not counted anew, and
-//! no event goes before a rebuild has reached it.
+//! Promises: an event that was there when the backfill began counts by what its type was then, if that told of the state,
+//! and otherwise by what it was in its day; one that came later the other way round. So what was declared in another way
+//! is counted as it is declared now. Nothing is lost: a state that has counted events which are gone is not counted anew,
+//! and no event goes before a rebuild has reached it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::id::{MetricNo, Version};
-use tidegate_core::observe::{Delta, Kind};
+use tidegate_core::observe::{Delta, Kind, Switches, telling};
 
 use crate::{Metric, Slice};
 
@@ -69,13 +70,51 @@ impl Rebuild {
 /// here yet.
 pub type LastStep = Box<dyn FnOnce(&Slice) -> Option<Delta> + Send>;
 
+/// What a type was from some version on.
+#[derive(Clone, Debug)]
+pub(crate) struct Then {
+    pub(crate) of: String,
+    pub(crate) since: Version,
+    /// What it counted for.
+    pub(crate) metrics: Vec<Metric>,
+    /// As JSON; absent when it was taken back.
+    pub(crate) definition: Option<String>,
+}
+
+impl Then {
+    /// The same from another version on, where the installation has switched kinds off.
+    fn switched(&self, since: Version, switches: Switches) -> Self {
+        let is_on = |(kind, ..): &&Metric| switches.is_on(*kind);
+        let metrics = self.metrics.iter().filter(is_on).cloned().collect();
+        Self { of: self.of.clone(), since, metrics, definition: self.definition.clone() }
+    }
+}
+
+/// What types counted for, where also the installation switches kinds off and on. Both are sorted by version.
+pub(crate) fn switched(versions: Vec<Then>, switches: &[(Version, Switches)]) -> Vec<Then> {
+    let (mut merged, mut known): (_, BTreeMap<String, Then>) = (Vec::new(), BTreeMap::new());
+    let (mut now, mut switches) = (Switches::default(), switches.iter().peekable());
+    for then in versions {
+        while let Some((since, next)) = switches.next_if(|(since, _)| *since < then.since) {
+            now = *next;
+            merged.extend(known.values().map(|known| known.switched(*since, now)));
+        }
+        merged.push(then.switched(then.since, now));
+        known.insert(then.of.clone(), then);
+    }
+    for (since, next) in switches {
+        merged.extend(known.values().map(|known| known.switched(*since, *next)));
+    }
+    merged
+}
+
 /// What a store knows of a service whose states are to be counted anew.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// Declared types: what each is, and the metrics that it counts for.
     pub(crate) declared: Vec<(String, String, Vec<Metric>)>,
-    /// What types counted for from each version on, oldest first.
-    pub(crate) versions: Vec<(String, Version, Vec<Metric>)>,
+    /// What types were and counted for from each version on, oldest first.
+    pub(crate) versions: Vec<Then>,
     /// By which version the oldest event of each declared type was judged.
     pub(crate) oldest: BTreeMap<String, Version>,
     /// Up to when events are gone; of types with a term of their own, and of all others.
@@ -105,7 +144,8 @@ pub(crate) fn is_rebuilt(kind: Kind) -> bool {
 }
 
 const UNDER_WAY: &str = "the state is being backfilled already";
-pub(crate) const COUNTED: &str = "everything that the type declares has been backfilled";
+pub(crate) const COUNTED: &str =
+    "nothing is left to count: every kept event of the type is counted by what the type declares now";
 const LOST: &str = "the state has counted events that are no longer kept: to count it anew would lose them";
 
 impl Known {
@@ -115,7 +155,7 @@ impl Known {
         for (_, name, no) in asked.iter().filter(|(kind, ..)| *kind == Kind::State) {
             let why_not = if self.under_way.contains(no) {
                 Some(UNDER_WAY)
-            } else if !self.has_missed(*no) {
+            } else if !self.has_missed(*no, name) {
                 Some(COUNTED)
             } else if self.swept_until(*no) >= self.since.get(no).copied() {
                 Some(LOST)
@@ -136,8 +176,8 @@ impl Known {
     /// Up to when events are gone that a metric may have counted.
     pub(crate) fn swept_until(&self, no: MetricNo) -> Option<i64> {
         let ((own, others), line) = (&self.swept, self.line(no));
-        let told = self.versions.iter().filter(|(.., metrics)| has(metrics, &line));
-        told.filter_map(|(name, ..)| own.get(name)).copied().max().max(*others)
+        let told = self.versions.iter().filter(|then| has(&then.metrics, &line));
+        told.filter_map(|then| own.get(&then.of)).copied().max().max(*others)
     }
 
     fn tellers(&self, no: MetricNo) -> impl Iterator<Item = &(String, String, Vec<Metric>)> {
@@ -154,17 +194,27 @@ impl Known {
         line
     }
 
-    /// Whether a kept event was judged by a version of its type that did not tell of the state, though the type does now.
-    fn has_missed(&self, no: MetricNo) -> bool {
+    /// Whether a kept event was judged by a version of its type that did not tell of the state, or told of it in another
+    /// way, though the type does now.
+    fn has_missed(&self, no: MetricNo, state: &str) -> bool {
         let line = self.line(no);
         let made = self.done.iter().find(|done| done.makes(no));
-        self.tellers(no).any(|(name, ..)| {
+        self.tellers(no).any(|(name, definition, _)| {
             let Some(oldest) = self.oldest.get(name) else { return false };
-            let versions = self.versions.iter().filter(|(of, ..)| of == name);
-            let versions: Vec<_> =
-                versions.map(|(_, since, metrics)| (*since, has(metrics, &line))).collect();
-            // All that came before was counted by a backfill, if the type told of the state when that began.
-            let is_made = made.is_some_and(|made| made.types.iter().any(|(of, _)| of == name));
+            let now = telling(Some(definition), state);
+            let is_as_now = |definition: Option<&str>| telling(definition, state) == now;
+            let versions: Vec<(Version, bool)> = self
+                .versions
+                .iter()
+                .filter(|then| then.of == *name)
+                .map(|then| {
+                    let tells = has(&then.metrics, &line) && is_as_now(then.definition.as_deref());
+                    (then.since, tells)
+                })
+                .collect();
+            // All that came before was counted by a backfill, if the type told of the state like that when it began.
+            let began = made.and_then(|made| made.types.iter().find(|(of, _)| of == name));
+            let is_made = began.is_some_and(|(_, definition)| is_as_now(Some(definition)));
             let told = |(since, tells): &(Version, bool)| *tells || is_made && *since < self.first(name, no);
             let is_before = !is_made && versions.first().is_none_or(|(first, _)| oldest < first);
             is_before || versions.windows(2).any(|pair| !told(&pair[0]) && pair[1].0 > *oldest)
@@ -173,8 +223,8 @@ impl Known {
 
     /// Since which version a type declares a number.
     fn first(&self, name: &str, no: MetricNo) -> Version {
-        let mut of = self.versions.iter().filter(|(of, _, metrics)| of == name && has(metrics, &[no]));
-        of.next().map_or(Version::MAX, |(_, since, _)| *since)
+        let mut of = self.versions.iter().filter(|then| then.of == name && has(&then.metrics, &[no]));
+        of.next().map_or(Version::MAX, |then| then.since)
     }
 }
 
@@ -201,4 +251,26 @@ pub(crate) fn merged(slices: Vec<Slice>, until: i64) -> Slice {
     events.sort_by_key(|(_, event)| event.seq);
     let at = events.last().map(|(_, event)| event.accepted_at);
     Slice { through: cut.unwrap_or(until), at, events, is_end: cut.is_none() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_of_the_installation_is_another_version_of_every_type() {
+        let counter = (Kind::Counter, "all".to_owned(), 1);
+        let then = |of: &str, since| Then {
+            of: of.to_owned(),
+            since,
+            metrics: vec![counter.clone()],
+            definition: None,
+        };
+        let off = Switches { counters: Some(false), ..Switches::default() };
+        let versions = vec![then("a", 2), then("b", 5)];
+        let switched = switched(versions, &[(1, Switches::default()), (3, off), (7, Switches::default())]);
+        let told: Vec<(&str, Version, usize)> =
+            switched.iter().map(|then| (then.of.as_str(), then.since, then.metrics.len())).collect();
+        assert_eq!(told, [("a", 2, 1), ("a", 3, 0), ("b", 5, 0), ("a", 7, 1), ("b", 7, 1)]);
+    }
 }

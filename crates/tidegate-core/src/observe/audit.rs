@@ -51,25 +51,42 @@ pub fn compare(
     expected: &[Rise],
     keys: &[(KeyNo, Key)],
     pages: &[(Grain, i64, Vec<u8>)],
-    (from, to): (i64, i64),
+    range: (i64, i64),
     kept: &Kept,
+) -> Result<Comparison, Torn> {
+    compare_some(expected, keys, pages, (range, kept), None)
+}
+
+/// The same of keys that begin in some way; what is counted as `(other)` may be any of them and is left out then.
+pub fn compare_some(
+    expected: &[Rise],
+    keys: &[(KeyNo, Key)],
+    pages: &[(Grain, i64, Vec<u8>)],
+    ((from, to), kept): ((i64, i64), &Kept),
+    begins: Option<&str>,
 ) -> Result<Comparison, Torn> {
     let is_within =
         |grain: Grain, bucket: i64| bucket >= from.max(kept.since(grain)) && bucket + grain.length_ms() <= to;
     let numbers: BTreeMap<&str, KeyNo> = keys.iter().map(|(no, key)| (&**key, *no)).collect();
+    let names: BTreeMap<KeyNo, &Key> = keys.iter().map(|(no, key)| (*no, key)).collect();
+    let is_meant =
+        |key: KeyNo| begins.is_none_or(|begins| names.get(&key).is_some_and(|key| key.starts_with(begins)));
     let mut cells: BTreeMap<Place, [Option<Cell>; 2]> = BTreeMap::new();
     for rise in expected.iter().filter(|rise| is_within(rise.grain, rise.bucket)) {
         let key = numbers.get(&*rise.key).copied().unwrap_or(OTHER);
-        add(&mut cells.entry((rise.grain, rise.bucket, key)).or_default()[0], &rise.cell)?;
+        if is_meant(key) {
+            add(&mut cells.entry((rise.grain, rise.bucket, key)).or_default()[0], &rise.cell)?;
+        }
     }
     for (grain, bucket, page) in pages.iter().filter(|(grain, bucket, _)| is_within(*grain, *bucket)) {
         for cell in page::cells(page)? {
             let (key, cell) = cell?;
-            add(&mut cells.entry((*grain, *bucket, key)).or_default()[1], &cell.to_cell()?)?;
+            if is_meant(key) {
+                add(&mut cells.entry((*grain, *bucket, key)).or_default()[1], &cell.to_cell()?)?;
+            }
         }
     }
     let mut found = Comparison::default();
-    let names: BTreeMap<KeyNo, &Key> = keys.iter().map(|(no, key)| (*no, key)).collect();
     let all: Vec<(Place, [Option<Cell>; 2])> = cells.into_iter().collect();
     for bucket in all.chunk_by(|a, b| (a.0.0, a.0.1) == (b.0.0, b.0.1)) {
         found.cells += bucket.len() as u64;
@@ -79,6 +96,39 @@ pub fn compare(
         }
         for (place, pair) in bucket {
             found.look(*place, names.get(&place.2).copied().cloned(), pair);
+        }
+    }
+    Ok(found)
+}
+
+/// Looks whether every bucket has what the shorter ones within it have, as far as these are kept.
+pub fn compare_lengths(
+    keys: &[(KeyNo, Key)],
+    pages: &[(Grain, i64, Vec<u8>)],
+    (from, to): (i64, i64),
+    kept: &Kept,
+) -> Result<Comparison, Torn> {
+    let mut cells: BTreeMap<Place, [Option<Cell>; 2]> = BTreeMap::new();
+    for (grain, bucket, page) in pages {
+        let around = grain.longer().map(|longer| (longer, longer.start_ms(*bucket)));
+        for cell in page::cells(page)? {
+            let (key, cell) = cell?;
+            let cell = cell.to_cell()?;
+            if let Some((longer, start)) = around {
+                add(&mut cells.entry((longer, start, key)).or_default()[0], &cell)?;
+            }
+            add(&mut cells.entry((*grain, *bucket, key)).or_default()[1], &cell)?;
+        }
+    }
+    let shorter = |grain: Grain| Grain::ALL.into_iter().find(|shorter| shorter.longer() == Some(grain));
+    let mut found = Comparison::default();
+    let names: BTreeMap<KeyNo, &Key> = keys.iter().map(|(no, key)| (*no, key)).collect();
+    for (place, pair) in &cells {
+        let (grain, bucket, key) = *place;
+        let Some(shorter) = shorter(grain) else { continue };
+        if bucket >= from.max(kept.since(shorter)) && bucket.saturating_add(grain.length_ms()) <= to {
+            found.cells += 1;
+            found.look(*place, names.get(&key).copied().cloned(), pair);
         }
     }
     Ok(found)
@@ -103,6 +153,15 @@ fn sum(bucket: &[(Place, [Option<Cell>; 2])], side: usize) -> Result<Option<Cell
 }
 
 impl Comparison {
+    /// Adds what was found in another way.
+    pub fn and(mut self, other: Self) -> Self {
+        self.cells += other.cells;
+        self.count += other.count;
+        self.differences.extend(other.differences);
+        self.differences.truncate(TOLD_MAX);
+        self
+    }
+
     fn look(&mut self, (grain, bucket, _): Place, key: Option<Key>, pair: &[Option<Cell>; 2]) {
         let is_nothing = |cell: &Option<Cell>| matches!(cell, None | Some(Cell::Count { count: 0, sum: 0 }));
         if pair[0] == pair[1] || pair.iter().all(is_nothing) {
@@ -160,6 +219,34 @@ mod tests {
 
     fn keys(names: &[&str]) -> Vec<(KeyNo, Key)> {
         names.iter().enumerate().map(|(no, name)| (no as KeyNo + 1, Key::from(*name))).collect()
+    }
+
+    #[test]
+    fn a_bucket_is_the_sum_of_the_shorter_ones_within_it() {
+        let (events, keys) = (rises(&["a", "b", "a"]), keys(&["a", "b"]));
+        let pages = stored(&events, &keys);
+        let right = compare_lengths(&keys, &pages, ALL, &all()).unwrap();
+        assert!(right.cells > 0 && right.count == 0, "{right:?}");
+        for gone in [Grain::S5, Grain::M5, Grain::D7] {
+            let mut pages = pages.clone();
+            pages.retain(|(grain, ..)| *grain != gone);
+            assert!(compare_lengths(&keys, &pages, ALL, &all()).unwrap().count > 0, "{gone:?}");
+        }
+        assert_eq!(
+            compare_lengths(&keys, &pages, (5_000, 60_000), &all()).unwrap().cells,
+            0,
+            "none is within"
+        );
+    }
+
+    #[test]
+    fn keys_are_compared_that_begin_alike() {
+        let (events, keys) = (rises(&["ab", "b", "ac"]), keys(&["ab", "b", "ac"]));
+        let pages = stored(&events, &keys);
+        let some: Vec<Rise> = events.iter().filter(|rise| rise.key.starts_with('a')).cloned().collect();
+        let found = compare_some(&some, &keys, &pages, (ALL, &all()), Some("a")).unwrap();
+        assert!(found.cells > 0 && found.count == 0, "{found:?}");
+        assert!(compare_some(&some[1..], &keys, &pages, (ALL, &all()), Some("a")).unwrap().count > 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The bounds of what a type declares to be observed: everything that its JSON types alone do not rule out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::definition::{Counter, Extraction, Histogram, Measured, Observing, Term};
 use crate::limits::{
@@ -81,7 +81,9 @@ impl Extraction {
         many(&attributes, self.attributes.len(), STATE_ATTRIBUTES_MAX)?;
         distinct_paths(&attributes, &self.attributes)?;
         tokens(&format!("{field}.additional"), self.additional.as_deref())?;
-        tokens(&format!("{field}.only"), self.only.as_deref())
+        tokens(&format!("{field}.only"), self.only.as_deref())?;
+        keys_max(field, self.keys_max)?;
+        retention(&format!("{field}.retention"), self.retention.as_ref())
     }
 }
 
@@ -96,9 +98,11 @@ pub(crate) fn retention(field: &str, term: Option<&Term>) -> Result<(), Invalid>
     Err(Invalid::new("field_range", field, detail))
 }
 
-/// Two extractions that read the same state of the same object would count it twice.
+/// Two extractions that read the same state of the same object would count it twice; with other ids they count together
+/// and are kept together.
 fn apart(states: &[Extraction]) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
+    let mut terms: BTreeMap<_, (Option<u32>, Option<i64>)> = BTreeMap::new();
     for (place, extraction) in states.iter().enumerate() {
         for (at, attribute) in extraction.attributes.iter().enumerate() {
             if !seen.insert((&extraction.object, &extraction.id, attribute)) {
@@ -107,6 +111,14 @@ fn apart(states: &[Extraction]) -> Result<(), Invalid> {
                     "`{field}`: `{attribute}` of this object is in another entry of `states`; keep one of them"
                 );
                 return Err(Invalid::new("field_repeated", &field, detail));
+            }
+            let own = (extraction.keys_max, extraction.retention.as_ref().map(Term::length_ms));
+            if *terms.entry((&extraction.object, attribute)).or_insert(own) != own {
+                let field = format!("states[{place}]");
+                let detail = format!(
+                    "`{field}`: `{attribute}` of this object is in another entry of `states` with another `keys_max` or `retention`; say the same in both"
+                );
+                return Err(Invalid::new("field_conflict", &field, detail));
             }
         }
     }

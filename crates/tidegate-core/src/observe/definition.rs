@@ -110,6 +110,12 @@ pub struct Extraction {
     /// Transitions that count instead of the one from the state before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Vec<String>>,
+    /// How many states, and how many transitions, are counted apart; the rest are `(other)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys_max: Option<u32>,
+    /// How long the rollups and the objects are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Term>,
 }
 
 /// Kinds that are switched off (`false`) though they are declared.
@@ -270,8 +276,7 @@ impl Observing {
         for extraction in self.states.iter().flatten() {
             for attribute in &extraction.attributes {
                 let name = state_name(&extraction.object, attribute);
-                specs.insert(shared(Kind::State, name.clone()));
-                specs.insert(shared(Kind::Transition, name));
+                specs.extend([Kind::State, Kind::Transition].map(|kind| extraction.spec(kind, &name)));
             }
         }
         specs.extend(self.indexed().into_iter().map(|path| shared(Kind::Index, path.to_owned())));
@@ -290,12 +295,16 @@ impl Observing {
         declared.iter().map(Path::as_str).chain(implicit).collect()
     }
 
-    /// How long the rollups of one of its counters or histograms are kept, if it says so.
+    /// How long the rollups of one of its metrics are kept, if it says so.
     pub fn retention(&self, kind: Kind, name: &str) -> Option<Duration> {
         let term = match kind {
             Kind::Counter => self.counters.as_ref()?.get(name)?.retention.as_ref(),
             Kind::Histogram => self.histograms.as_ref()?.get(name)?.retention.as_ref(),
-            Kind::State | Kind::Transition | Kind::Index => None,
+            Kind::State | Kind::Transition => {
+                let mut entries = self.states.iter().flatten();
+                entries.find(|entry| entry.tells_of(name))?.retention.as_ref()
+            }
+            Kind::Index => None,
         };
         term.map(Term::length)
     }
@@ -309,6 +318,16 @@ pub fn counting(
     let observing = definition.and_then(|definition| serde_json::from_str::<Observing>(definition).ok());
     let is_on = |kind| observing.as_ref().is_none_or(|observing| observing.is_on(kind));
     metrics.into_iter().filter(|(kind, ..)| is_on(*kind)).collect()
+}
+
+/// How a type tells of a state: where the ids of its objects stand, and which transitions count. Nothing if it does not.
+pub fn telling(definition: Option<&str>, state: &str) -> Vec<(Path, Policy)> {
+    let observing = definition.and_then(|definition| serde_json::from_str::<Observing>(definition).ok());
+    let entries = observing.and_then(|observing| observing.states).unwrap_or_default();
+    let is_meant = |entry: &&Extraction| {
+        entry.attributes.iter().any(|attribute| state_name(&entry.object, attribute) == state)
+    };
+    entries.iter().filter(is_meant).map(|entry| (entry.id.clone(), Policy::clone(&entry.policy()))).collect()
 }
 
 /// The name of a state and of the transitions beside it. An object's own name has no space.
@@ -361,6 +380,17 @@ fn canonical(shape: &Value) -> String {
 }
 
 impl Extraction {
+    fn spec(&self, kind: Kind, name: &str) -> Spec {
+        let keys_max = self.keys_max.unwrap_or(METRIC_KEYS_DEFAULT);
+        let keep_ms = self.retention.as_ref().map(Term::length_ms);
+        Spec { keys_max, keep_ms, ..shared(kind, name.to_owned()) }
+    }
+
+    /// Whether it is about a state of this name.
+    fn tells_of(&self, state: &str) -> bool {
+        self.attributes.iter().any(|attribute| state_name(&self.object, attribute) == state)
+    }
+
     /// Which transitions count.
     pub fn policy(&self) -> Arc<Policy> {
         let boxed = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();

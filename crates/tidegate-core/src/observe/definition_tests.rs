@@ -219,3 +219,35 @@ fn counters() -> impl Strategy<Value = Value> {
             counter
         })
 }
+
+#[test]
+fn states_have_a_term_and_a_number_of_keys_of_their_own() {
+    let entry = |more: &Value| {
+        let mut entry = json!({"object": "order", "id": "data.id", "attributes": ["data.status"]});
+        entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        entry
+    };
+    let of = |more: Value| definition(&json!({"states": [entry(&more)]}));
+    let kept = of(json!({"keys_max": 7, "retention": "7d"}));
+    let specs = kept.specs();
+    assert_eq!(specs.len(), 2);
+    assert!(specs.iter().all(|spec| (spec.keys_max, spec.keep_ms) == (7, Some(7 * 86_400_000))), "{specs:?}");
+    let week = std::time::Duration::from_hours(7 * 24);
+    assert_eq!(kept.observing.retention(Kind::State, "order data.status"), Some(week));
+    assert_eq!(kept.observing.retention(Kind::Transition, "order data.status"), Some(week));
+    assert_eq!(kept.observing.retention(Kind::State, "order data.other"), None);
+    let plain = of(json!({})).specs();
+    assert!(
+        specs.iter().zip(&plain).all(|(a, b)| (a.kind, &a.name, &a.shape) == (b.kind, &b.name, &b.shape))
+    );
+    assert_eq!(
+        problem(&json!({"states": [entry(&json!({"keys_max": 0}))]})),
+        "field_range states[0].keys_max"
+    );
+    assert_eq!(
+        problem(&json!({"states": [entry(&json!({"retention": "0s"}))]})),
+        "field_range states[0].retention"
+    );
+    let other = entry(&json!({"id": "data.other", "retention": "1d"}));
+    assert_eq!(problem(&json!({"states": [entry(&json!({})), other]})), "field_conflict states[1]");
+}

@@ -19,7 +19,7 @@ use super::grain::Grain;
 use super::keys::{self, KeyPlace, Keys, ValueNo};
 use super::metric::Kind;
 use super::pick::Picker;
-use super::sketch::Accuracy;
+use super::sketch::{Accuracy, fixed};
 use super::slab::Slab;
 use super::state::Policy;
 use super::{decimal, value};
@@ -32,6 +32,13 @@ use crate::time::Timestamp;
 
 /// What stands for a value that is not there.
 pub const NONE: &str = "(none)";
+/// Texts that stand for something else: a value that reads so is told with a backslash before it.
+pub(super) const RESERVED: [&str; 2] = [NONE, "(other)"];
+
+/// Whether a text would be taken for something else, perhaps after what was put before it.
+fn is_reserved(text: &str) -> bool {
+    text.ends_with(')') && RESERVED.contains(&text.trim_start_matches('\\'))
+}
 
 /// A stored event, on its way into the slab.
 #[derive(Clone, Copy, Debug)]
@@ -193,13 +200,17 @@ impl Extractor {
 }
 
 impl Reading {
-    fn read(self, found: &Found<'_>) -> Option<f64> {
+    /// The value, and the same in units of 10⁻⁹.
+    fn read(self, found: &Found<'_>) -> Option<(f64, i128)> {
         match self {
-            Self::At(slot) => number_at(found[slot], decimal::float),
+            Self::At(slot) => number_at(found[slot], |text| {
+                let value = decimal::float(text)?;
+                Some((value, decimal::units(text).unwrap_or_else(|| fixed(value))))
+            }),
             Self::Between { time, ended } => {
                 let at = |slot: Slot| value::plain(found[slot]?)?.parse::<jiff::Timestamp>().ok();
                 let nanoseconds = at(ended)?.as_nanosecond() - at(time)?.as_nanosecond();
-                Some(nanoseconds as f64 / 1e6)
+                Some((nanoseconds as f64 / 1e6, nanoseconds * 1_000))
             }
         }
     }
@@ -209,6 +220,7 @@ impl Watching {
     fn watch(&self, event: &Sighting<'_>, found: &Found<'_>, slab: &mut Slab) {
         let object = found[self.id].and_then(text_of).filter(|id| !id.is_empty());
         let (Some(object), Some(value)) = (object, found[self.attribute].and_then(text_of)) else { return };
+        let value = if is_reserved(&value) { format!("\\{value}").into() } else { value };
         let value = slab.state(&value);
         slab.sight(Sight {
             state: self.state,
@@ -319,17 +331,27 @@ fn write_dimension(key: &mut String, json: &str) {
     match json.as_bytes().first() {
         Some(b'n') | None => write_text(key, NONE),
         Some(b't' | b'f') => key.push_str(json),
-        Some(b'"') if is_short && value::plain(json).is_some() => key.push_str(json),
+        Some(b'"') if is_short && value::plain(json).is_some_and(|text| !is_reserved(text)) => {
+            key.push_str(json);
+        }
         Some(b'-' | b'0'..=b'9') => match decimal::shown(json) {
             Some(number) if number.len() <= OBSERVED_VALUE_BYTES_MAX => key.push_str(&number),
             _ => write_text(key, &shortened(json)),
         },
-        Some(_) => match serde_json::from_str::<Value>(json).map(|value| value.to_string()) {
+        Some(_) => match serde_json::from_str::<Value>(json).map(written) {
             Ok(text) if text.len() <= OBSERVED_VALUE_BYTES_MAX => key.push_str(&text),
             Ok(text) => write_text(key, &hashed(text.as_bytes())),
             // Such as a text with half a surrogate, which no parser takes: it stands there as it was sent.
             Err(_) => write_text(key, &shortened(json)),
         },
+    }
+}
+
+/// A value as JSON; a text that stands for something else is told apart from that.
+fn written(value: Value) -> String {
+    match value {
+        Value::String(text) if is_reserved(&text) => Value::String(format!("\\{text}")).to_string(),
+        other => other.to_string(),
     }
 }
 

@@ -275,3 +275,40 @@ proptest! {
         observed(&body, &event(Some("never"), &data));
     }
 }
+
+#[test]
+fn the_sum_of_a_histogram_is_that_of_the_numbers_as_they_are_written() {
+    let declared = json!({"histograms": {"v": {"value": "data.v"}}});
+    let sum = |data: &str, ended: Option<&str>| {
+        let delta = observed(&declared, &event(ended, data));
+        match delta.rises().into_iter().next().map(|rise| rise.cell) {
+            Some(Cell::Sketch(sketch)) => sketch.sum(),
+            other => panic!("{data}: {other:?}"),
+        }
+    };
+    assert_eq!(sum(r#"{"v":12345678901.123456789}"#, None), 12_345_678_901_123_456_789);
+    assert_eq!(sum(r#"{"v":"-12345678901.123456789"}"#, None), -12_345_678_901_123_456_789);
+    assert_eq!(sum(r#"{"v":0.1}"#, None), 100_000_000);
+    assert_eq!(sum(r#"{"v":4e-10}"#, None), 0, "it counts as zero");
+    assert_eq!(sum(r#"{"v":1e20}"#, None), 1_000_000_000_000_000_000_000_000_000, "it counts as 10¹⁸");
+}
+
+#[test]
+fn a_text_that_stands_for_something_else_is_told_apart_from_it() {
+    let declared = json!({
+        "counters": {"by": {"dimensions": ["data.v"]}},
+        "states": [{"object": "o", "id": "subject", "attributes": ["data.v"]}],
+    });
+    for (data, key, state) in [
+        (r"{}", r#"["(none)"]"#, None),
+        (r#"{"v":"(none)"}"#, r#"["\\(none)"]"#, Some(r"\(none)")),
+        (r#"{"v":"(n\u006fne)"}"#, r#"["\\(none)"]"#, Some(r"\(none)")),
+        (r#"{"v":"(other)"}"#, r#"["\\(other)"]"#, Some(r"\(other)")),
+        (r#"{"v":"\\(none)"}"#, r#"["\\\\(none)"]"#, Some(r"\\(none)")),
+        (r#"{"v":"(None)"}"#, r#"["(None)"]"#, Some("(None)")),
+    ] {
+        let delta = observed(&declared, &event(None, data));
+        assert_eq!(counts(&delta, 1)[0].0, key, "{data}");
+        assert_eq!(delta.sights.first().map(|sight| &*sight.value), state, "{data}");
+    }
+}

@@ -41,7 +41,7 @@ pub(crate) use check::retention as check_retention;
 pub(crate) use definition::Object;
 pub use definition::{
     Counter, Extraction, Granularity, Histogram, IMPLICIT_PATHS, Measured, Observing, Switches, Term,
-    counting, state_name,
+    counting, state_name, telling,
 };
 pub use delta::{Cell, Delta, Gain, Key, Posting, Rise, Sight};
 pub use extract::{Extractor, NONE, Sighting, shortened};

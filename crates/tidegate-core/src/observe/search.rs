@@ -4,7 +4,8 @@
 //! unions, intersections and differences of what the leaves find. What can not be answered from indexes alone is refused,
 //! in words, rather than answered by reading everything.
 //!
-//! Promises: of the events whose type indexes what a condition names, those are found for which it is true. As in
+//! Promises: of the events whose type indexes what a condition names, those are found for which it is true; what is true by
+//! source and type alone ([`Plan::holds_by_name`]) is true of any event. As in
 //! CEL an error, such as a missing attribute, is neither true nor false: `data.a != 1` finds no event without
 //! `data.a`. Three liberties: an attribute is missing also where what it would stand in is; the names in an object are no
 //! elements of it; and numbers beyond 2⁵³ are told apart where CEL would round them.
@@ -13,6 +14,7 @@ use cel::IdedExpr;
 use cel::common::ast::{CallExpr, Expr, LiteralValue, operators};
 use serde_json::Number;
 
+use super::definition::IMPLICIT_PATHS;
 use super::value::{self, Stretch};
 use crate::id::Seq;
 use crate::limits::OBSERVED_VALUE_BYTES_MAX;
@@ -64,6 +66,50 @@ impl Plan {
             Self::And(parts) | Self::Or(parts) => parts.iter().flat_map(Self::leaves).collect(),
             Self::Without(these, those) => [these.leaves(), those.leaves()].concat(),
             Self::Leaf(leaf) => vec![leaf],
+        }
+    }
+
+    /// Whether it can be true of an event by its source and type alone, which it has also where no index knows it.
+    pub fn may_hold_by_name(&self) -> bool {
+        match self {
+            Self::And(parts) => parts.iter().all(Self::may_hold_by_name),
+            Self::Or(parts) => parts.iter().any(Self::may_hold_by_name),
+            Self::Without(these, _) => these.may_hold_by_name(),
+            Self::Leaf(leaf) => IMPLICIT_PATHS.contains(&leaf.path.as_str()),
+        }
+    }
+
+    /// Whether it is true of every event of this source and type.
+    pub fn holds_by_name(&self, source: &str, type_name: &str) -> bool {
+        match self {
+            Self::And(parts) => parts.iter().all(|part| part.holds_by_name(source, type_name)),
+            Self::Or(parts) => parts.iter().any(|part| part.holds_by_name(source, type_name)),
+            Self::Without(these, those) => {
+                let is_known = those.leaves().iter().all(|leaf| IMPLICIT_PATHS.contains(&leaf.path.as_str()));
+                these.holds_by_name(source, type_name) && is_known && !those.holds_by_name(source, type_name)
+            }
+            Self::Leaf(leaf) => {
+                let text = match leaf.path.as_str() {
+                    "source" => source,
+                    "type" => type_name,
+                    _ => return false,
+                };
+                let value = value::of_text(text);
+                leaf.stretches.iter().any(|stretch| stretch.contains(&value))
+            }
+        }
+    }
+
+    /// The one text that an attribute must be, if there is one.
+    pub fn named(&self, path: &str) -> Option<String> {
+        match self {
+            Self::And(parts) => parts.iter().find_map(|part| part.named(path)),
+            Self::Leaf(leaf) if leaf.path == path => {
+                let [stretch] = &leaf.stretches[..] else { return None };
+                let text = value::decode(&stretch.from)?.as_str()?.to_owned();
+                (*stretch == Stretch::only(value::of_text(&text))).then_some(text)
+            }
+            _ => None,
         }
     }
 

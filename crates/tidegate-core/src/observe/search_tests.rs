@@ -270,3 +270,28 @@ proptest! {
         prop_assert_eq!(Index::of(&events).search(&condition), judged(&condition, &events), "{}", condition);
     }
 }
+
+#[test]
+fn what_is_true_by_source_and_type_alone_is_known_without_an_index() {
+    let plan = |source: &str| Plan::compile(source, &|_| true).unwrap_or_else(|invalid| panic!("{invalid}"));
+    for (condition, may, holds) in [
+        ("type == 'h'", true, true),
+        ("type == 'g'", true, false),
+        ("source == 'shop' && type.startsWith('h')", true, true),
+        ("type != 'g'", true, true),
+        ("!(type == 'h')", true, false),
+        ("type == 'h' && data.a == 1", false, false),
+        ("type == 'h' || data.a == 1", true, true),
+        ("data.a == 1", false, false),
+        ("type in ['g', 'h']", true, true),
+        ("true", true, true),
+        ("false", false, false),
+    ] {
+        let plan = plan(condition);
+        assert_eq!(plan.may_hold_by_name(), may, "{condition}");
+        assert_eq!(plan.holds_by_name("shop", "h"), holds, "{condition}");
+    }
+    assert_eq!(plan("source == 'shop' && type == 'h'").named("type").as_deref(), Some("h"));
+    assert_eq!(plan("type == 'g' || type == 'h'").named("type"), None);
+    assert_eq!(plan("type.startsWith('h')").named("type"), None);
+}

@@ -2,8 +2,8 @@
 //! share of itself.
 //!
 //! A value lies in the bin ⌈log_γ |value|⌉ with γ = (1 + a) / (1 - a); negative values have bins of their own, and
-//! what is nearer to zero than 10⁻⁹ counts as zero. Beyond ±10¹⁸ values count as that. Beside the bins, count, sum,
-//! minimum and maximum are exact.
+//! what is nearer to zero than 10⁻⁹ counts as zero. Beyond ±10¹⁸ values count as that. Beside the bins, count and sum are
+//! exact, minimum and maximum as far as a double is.
 //!
 //! Promises: sketches of one accuracy add up: merged in any order and grouping they are the same, whichever machine
 //! binned the values. That is why the logarithm is computed here, from operations that IEEE 754 defines to the bit.
@@ -17,6 +17,8 @@ const MAGNITUDE_MIN: f64 = 1e-9;
 const MAGNITUDE_MAX: f64 = 1e18;
 /// Sums are kept in units of 10⁻⁹.
 const UNITS: f64 = 1e9;
+/// The farthest value in units.
+const UNITS_MAX: i128 = 1_000_000_000_000_000_000 * 1_000_000_000;
 
 /// How far a quantile may be from the true one, as a share of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +85,11 @@ impl Eq for Sketch {}
 impl Sketch {
     /// Adds a value. What is not a number is not added.
     pub fn add(&mut self, accuracy: Accuracy, value: f64) {
+        self.add_exact(accuracy, value, fixed(value));
+    }
+
+    /// Adds a value that is known more exactly in units of 10⁻⁹. What counts as something else counts so in the sum.
+    pub fn add_exact(&mut self, accuracy: Accuracy, value: f64, units: i128) {
         if value.is_nan() {
             return;
         }
@@ -96,7 +103,8 @@ impl Sketch {
         } else {
             self.zero = self.zero.saturating_add(1);
         }
-        self.note(1, fixed(value), value, value);
+        let units = if magnitude < MAGNITUDE_MIN { 0 } else { units.clamp(-UNITS_MAX, UNITS_MAX) };
+        self.note(1, units, value, value);
     }
 
     /// Adds another one of the same accuracy.

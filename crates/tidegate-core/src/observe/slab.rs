@@ -15,7 +15,7 @@ use super::delta::{Cell, Delta, Gain, Key, Posting, Sight};
 use super::grain::Grain;
 use super::hash::Seeded;
 use super::keys::{KeyPlace, Keys};
-use super::sketch::Accuracy;
+use super::sketch::{Accuracy, fixed};
 use crate::id::{MetricNo, Seq};
 use crate::time::Timestamp;
 
@@ -87,7 +87,7 @@ impl Slab {
         value: f64,
     ) {
         let key = self.keys.read(key);
-        self.sample_at(metric, base, key, time, accuracy, value);
+        self.sample_at(metric, base, key, time, accuracy, (value, fixed(value)));
     }
 
     pub(super) fn sample_at(
@@ -97,14 +97,14 @@ impl Slab {
         key: KeyPlace,
         time: Timestamp,
         accuracy: Accuracy,
-        value: f64,
+        (value, units): (f64, i128),
     ) {
         if value.is_nan() {
             return;
         }
         let cell = self.cell(metric, base, key, base.start(time), || Cell::Sketch(Arc::default()));
         let Cell::Sketch(sketch) = cell else { panic!("metric {metric} has no values") };
-        Arc::make_mut(sketch).add(accuracy, value);
+        Arc::make_mut(sketch).add_exact(accuracy, value, units);
     }
 
     /// An object was seen in a state.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidegate_core::catalog::Catalog;
 use tidegate_core::id::MetricNo;
 use tidegate_core::observe::search::Plan;
-use tidegate_core::observe::{Kind, value};
+use tidegate_core::observe::{IMPLICIT_PATHS, Kind, value};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{EventFilter, EventRow, Page, Search, ValueFilter};
 
@@ -44,15 +44,63 @@ impl App {
         filter: EventFilter,
     ) -> Result<(Page<EventRow>, Option<Timestamp>), Problem> {
         let indexes = indexes(&self.catalog(caller), filter.source.as_deref());
-        if indexes.is_empty() {
+        let is_indexed = |path: &str| indexes.contains_key(path) || IMPLICIT_PATHS.contains(&path);
+        let plan = Plan::compile(condition, &is_indexed).map_err(|invalid| {
+            let is_refused = invalid.code == "where_not_searchable";
+            if !is_refused || !indexes.is_empty() {
+                return Problem::from(invalid);
+            }
             let detail = "no type declares an `index`: declare the attributes to search by in the catalog";
-            return Err(Problem::invalid("where_not_searchable", "where", detail));
-        }
-        let plan = Plan::compile(condition, &|path| indexes.contains_key(path))?;
+            Problem::invalid("where_not_searchable", "where", detail)
+        })?;
         let until = self.pipeline.observe.catch_up().await?;
-        let page = self.parts.store.search(caller.project, Search { plan, indexes, filter }).await?;
+        let search = Search { plan: plan.clone(), indexes, filter: filter.clone() };
+        let mut page = self.parts.store.search(caller.project, search).await?;
+        if plan.may_hold_by_name() {
+            let limit = filter.limit;
+            page = merged(page, self.named(caller, &plan, filter).await?, limit);
+        }
         Ok((page, Some(until)))
     }
+
+    /// Events of which a condition is true by their source and type alone: they need no index, and may have none.
+    async fn named(
+        &self,
+        caller: &Caller,
+        plan: &Plan,
+        mut filter: EventFilter,
+    ) -> Result<Page<EventRow>, Problem> {
+        filter.type_name = filter.type_name.or_else(|| plan.named("type"));
+        filter.source = filter.source.or_else(|| plan.named("source"));
+        let mut found = Vec::new();
+        for _ in 0..PORTIONS_MAX {
+            let page = self.parts.store.events(caller.project, filter.clone()).await?;
+            let is_meant = |event: &EventRow| plan.holds_by_name(&event.source, &event.type_name);
+            found.extend(page.items.into_iter().filter(is_meant));
+            filter.before = page.next;
+            if page.next.is_none() || found.len() >= filter.limit {
+                break;
+            }
+        }
+        Ok(Page { items: found, next: filter.before })
+    }
+}
+
+/// Portions of events that one page looks through at most.
+const PORTIONS_MAX: usize = 20;
+
+/// Two pages of the same list, newest first, as one. Each is whole down to where it would go on.
+fn merged(one: Page<EventRow>, other: Page<EventRow>, limit: usize) -> Page<EventRow> {
+    let mut next = one.next.max(other.next);
+    let mut items: Vec<EventRow> = one.items.into_iter().chain(other.items).collect();
+    items.sort_by_key(|event| std::cmp::Reverse(event.seq));
+    items.dedup_by_key(|event| event.seq);
+    items.retain(|event| next.is_none_or(|next| event.seq >= next));
+    if items.len() > limit {
+        items.truncate(limit);
+        next = items.last().map(|event| event.seq);
+    }
+    Page { items, next }
 }
 
 /// The indexed attributes of a service, and which of its types have them.

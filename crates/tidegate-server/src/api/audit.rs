@@ -1,6 +1,7 @@
 //! `POST /v1/audit`: every kept event of a type counted again, and compared with what was counted.
 
-use std::any::Any;
+mod again;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,19 +11,22 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::catalog::EventType;
-use tidegate_core::id::{MetricNo, ProjectNo};
+use tidegate_core::id::MetricNo;
 use tidegate_core::limits::AUDIT_CELLS_MAX;
-use tidegate_core::observe::audit::{Comparison, Difference, compare};
+use tidegate_core::observe::audit::{Comparison, Difference, compare, compare_lengths, compare_some};
 use tidegate_core::observe::page::{CellRef, cells};
-use tidegate_core::observe::{Grain, Kept, Kind, Rise, Slab, Switches};
+use tidegate_core::observe::{Grain, Kept, Kind};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{BackfillRow, EventRow, Metric, Recount, Recounted, Recounter, Rollups};
+use tidegate_store::{Metric, Recount, Recounted, Rollups};
 
+use self::again::{Again, Lists, Outcome};
 use super::auth::Caller;
 use super::problem::{Answer, Problem};
 use super::request::{parse, read_body};
 use super::{App, json_answer};
-use crate::observing::{Past, Terms, Types};
+
+/// How the key of an object's first transition begins.
+const FIRST: &str = r#"["(none)","#;
 
 /// What is audited, on the wire.
 #[derive(Deserialize)]
@@ -50,10 +54,10 @@ pub(super) async fn run(
         let found = event_type.metrics.iter().filter(|(kind, ..)| kinds.contains(kind));
         found.map(|(.., no)| *no).collect()
     };
-    let counted = of_kinds(&[Kind::Counter, Kind::Histogram]);
-    let states = of_kinds(&[Kind::State]);
+    let counted = of_kinds(&[Kind::Counter, Kind::Histogram, Kind::Transition]);
+    let (states, indexes) = (of_kinds(&[Kind::State]), of_kinds(&[Kind::Index]));
     let range = (asked.from.map_or(i64::MIN, Timestamp::as_ms), asked.to.map_or(i64::MAX, Timestamp::as_ms));
-    let again = Again::new(&app, caller.project).await?;
+    let again = Again::new(&app, caller.project, &asked.service, &event_type).await?;
     let recount = Recount {
         project: caller.project,
         service: asked.service,
@@ -61,24 +65,29 @@ pub(super) async fn run(
         range,
         metrics: counted,
         states,
+        indexes,
     };
     app.pipeline.observe.catch_up().await?;
     let recounted = app.parts.store.recount(recount, Box::new(again)).await?;
-    let Recounted { recounter, kept_since, rollups, objects } = recounted;
-    let again = recounter.into_any().downcast::<Again>().expect("it was lent");
-    if again.is_full {
+    let Recounted { recounter, kept_since, rollups } = recounted;
+    let again = *recounter.into_any().downcast::<Again>().expect("it was lent");
+    if again.is_full() {
         let detail =
             format!("there are more than {AUDIT_CELLS_MAX} cells to compare: narrow `from` and `to`");
         return Err(Problem::invalid("audit_too_large", "from", detail));
     }
-    let events = again.events;
-    let mut found =
-        Found { expected: again.expected(), rollups, objects, metrics: Vec::new(), differences: Vec::new() };
     // What happened before may have lost some of its events.
     let since = kept_since.map_or(i64::MIN, |at| at.as_ms() + 1);
-    found.compare(&event_type, (range.0.max(since), range.1), |kind, name| {
-        app.kept(&event_type, kind, name)
-    })?;
+    let (events, recount) = again.finish();
+    let mut found = Found {
+        again: recount,
+        range,
+        whole: (range.0.max(since), range.1),
+        metrics: Vec::new(),
+        differences: Vec::new(),
+    };
+    found.compare(&event_type, rollups, |kind, name| app.kept(&event_type, kind, name))?;
+    found.compare_lists(&event_type);
     let agrees = found.differences.is_empty();
     let answer = json!({ "events": events, "agrees": agrees, "metrics": found.metrics, "differences": found.differences });
     Ok(json_answer(StatusCode::OK, &answer))
@@ -92,66 +101,13 @@ impl App {
     }
 }
 
-/// Who counts again: as the observer does, and as backfills did.
-struct Again {
-    project: ProjectNo,
-    terms: Terms,
-    types: Types,
-    pasts: Vec<(BackfillRow, Past)>,
-    slab: Slab,
-    events: u64,
-    /// There was too much.
-    is_full: bool,
-}
-
-impl Again {
-    async fn new(app: &App, project: ProjectNo) -> Result<Self, Problem> {
-        let off = Some(false);
-        let switches = Switches { index: off, states: off, ..app.parts.observing.switches };
-        let terms = Terms { switches, ..app.parts.observing };
-        let mut types = Types::new(terms);
-        types.refresh(&*app.parts.store).await?;
-        let slab = Slab::new(app.parts.entropy.u64());
-        Ok(Self { project, terms, types, pasts: Vec::new(), slab, events: 0, is_full: false })
-    }
-
-    /// What each metric should have.
-    fn expected(self) -> BTreeMap<MetricNo, Vec<Rise>> {
-        let mut by_metric: BTreeMap<MetricNo, Vec<Rise>> = BTreeMap::new();
-        for rise in self.slab.into_delta().rises() {
-            by_metric.entry(rise.metric).or_default().push(rise);
-        }
-        by_metric
-    }
-}
-
-impl Recounter for Again {
-    fn begin(&mut self, backfills: Vec<BackfillRow>) {
-        let terms = self.terms;
-        self.pasts = backfills.into_iter().map(|row| (row.clone(), Past::new(terms, row))).collect();
-    }
-
-    fn event(&mut self, event: &EventRow) -> bool {
-        self.events += 1;
-        self.types.observe(self.project, event, &mut self.slab);
-        for (row, past) in self.pasts.iter_mut().filter(|(row, _)| event.seq <= row.after) {
-            debug_assert_eq!(row.project, self.project);
-            past.observe(&mut self.types, event, &mut self.slab);
-        }
-        self.is_full = self.slab.len() > AUDIT_CELLS_MAX;
-        !self.is_full
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-}
-
 /// What is compared, and what came out of it.
 struct Found {
-    expected: BTreeMap<MetricNo, Vec<Rise>>,
-    rollups: Vec<(MetricNo, Rollups)>,
-    objects: Vec<(MetricNo, String, i64)>,
+    again: Outcome,
+    /// What was asked about.
+    range: (i64, i64),
+    /// The part of it of which all events are there.
+    whole: (i64, i64),
     metrics: Vec<Value>,
     differences: Vec<Value>,
 }
@@ -160,18 +116,29 @@ impl Found {
     fn compare(
         &mut self,
         event_type: &EventType,
-        range: (i64, i64),
+        rollups: Vec<(MetricNo, Rollups)>,
         kept: impl Fn(Kind, &str) -> Kept,
     ) -> Result<(), Problem> {
-        for (metric, rollups) in std::mem::take(&mut self.rollups) {
+        for (metric, rollups) in rollups {
             let Some(named) = event_type.metrics.iter().find(|(.., no)| *no == metric) else { continue };
+            let kept = kept(named.0, &named.1);
             if named.0 == Kind::State {
-                self.compare_objects(named, &rollups)?;
+                self.compare_state(named, &rollups, &kept)?;
                 continue;
             }
-            let expected = self.expected.remove(&metric).unwrap_or_default();
-            let kept = kept(named.0, &named.1);
-            let found = compare(&expected, &rollups.keys, &rollups.pages, range, &kept);
+            let expected = self.again.expected.remove(&metric).unwrap_or_default();
+            let Rollups { keys, pages } = &rollups;
+            let found = if named.0 == Kind::Transition {
+                // Where other transitions count too, the first ones of objects are what is known for sure. Changes go
+                // when they are as old as the term.
+                let begins = (!self.again.plain.contains(&metric)).then_some(FIRST);
+                let told = (self.range.0.max(began(&kept)), self.range.1);
+                let told = compare_some(&expected, keys, pages, (told, &kept), begins);
+                let lengths = compare_lengths(keys, pages, self.range, &kept);
+                told.and_then(|told| Ok(told.and(lengths?)))
+            } else {
+                compare(&expected, keys, pages, self.whole, &kept)
+            };
             self.tell(named, &found.map_err(|_| unreadable())?);
         }
         Ok(())
@@ -193,11 +160,13 @@ impl Found {
         }
     }
 
-    /// The objects in a state are as many as came into it less those that left.
-    fn compare_objects(&mut self, named: &Metric, rollups: &Rollups) -> Result<(), Problem> {
+    /// The objects in a state are as many as came into it less those that left, each as the events say, and whatever
+    /// came and went is in buckets of all lengths.
+    fn compare_state(&mut self, named: &Metric, rollups: &Rollups, kept: &Kept) -> Result<(), Problem> {
+        let (kind, name, no) = named;
         let mut counts: BTreeMap<String, [i64; 2]> = BTreeMap::new();
-        for (_, state, count) in self.objects.iter().filter(|(metric, ..)| *metric == named.2) {
-            counts.entry(state.clone()).or_default()[0] = *count;
+        for (state, count) in self.again.objects.remove(no).unwrap_or_default() {
+            counts.entry(state.to_string()).or_default()[0] = count;
         }
         let names: BTreeMap<_, _> = rollups.keys.iter().map(|(no, key)| (*no, key)).collect();
         for (_, _, page) in rollups.pages.iter().filter(|(grain, ..)| *grain == Grain::D7) {
@@ -208,16 +177,48 @@ impl Found {
                 counts.entry(state).or_default()[1] += count;
             }
         }
-        let (kind, name, _) = named;
+        let lengths = compare_lengths(&rollups.keys, &rollups.pages, self.range, kept);
+        let lengths = lengths.map_err(|_| unreadable())?;
+        // Of keys that found no number of their own nobody knows which states they are.
+        if counts.contains_key("(other)") {
+            let sum = |side: usize| counts.values().map(|pair| pair[side]).sum();
+            counts = BTreeMap::from([("(other)".to_owned(), [sum(0), sum(1)])]);
+        }
         let wrong = counts.iter().filter(|(_, [expected, counted])| expected != counted);
-        let told: Vec<Value> = wrong
+        let mut told: Vec<Value> = wrong
             .map(|(state, [expected, counted])| json!({ "metric": name, "key": [state], "expected": expected, "counted": counted }))
             .collect();
-        self.metrics
-            .push(json!({ "kind": kind, "name": name, "cells": counts.len(), "differences": told.len() }));
+        let (objects, wrong) = self.again.wrong_objects(*no, began(kept));
+        told.extend(wrong.into_iter().map(|(object, expected, counted)| {
+            json!({ "metric": name, "object": object, "expected": expected, "counted": counted })
+        }));
+        self.tell(named, &lengths);
+        if let Some(metric) = self.metrics.last_mut() {
+            let (cells, count) =
+                (lengths.cells + (counts.len() + objects) as u64, lengths.count + told.len() as u64);
+            *metric = json!({ "kind": kind, "name": name, "cells": cells, "differences": count });
+        }
         self.differences.extend(told);
         Ok(())
     }
+
+    /// Every value of an event is in its index, and nothing else is.
+    fn compare_lists(&mut self, event_type: &EventType) {
+        for (kind, name, no) in event_type.metrics.iter().filter(|(kind, ..)| *kind == Kind::Index) {
+            let Lists { expected, counted, differences } = self.again.lists.remove(no).unwrap_or_default();
+            self.metrics
+                .push(json!({ "kind": kind, "name": name, "cells": expected, "differences": differences }));
+            if differences > 0 {
+                self.differences.push(json!({ "metric": name, "expected": expected, "counted": counted }));
+            }
+        }
+    }
+}
+
+/// When the term began that a metric is kept for now.
+fn began(kept: &Kept) -> i64 {
+    let term = i64::try_from(kept.term().as_millis()).unwrap_or(i64::MAX);
+    kept.now().as_ms().saturating_sub(term)
 }
 
 fn unreadable() -> Problem {

@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tidegate_core::catalog::{Catalog, Definition, EventType, check_names, describe};
 use tidegate_core::observe::Term;
+use tidegate_core::subscriber::differences;
 use tidegate_store::Change;
 
 use super::auth::Caller;
@@ -16,18 +17,25 @@ use super::problem::{Answer, Problem};
 use super::request::{Pair, Query, Segment, read_body};
 use super::{App, json_answer};
 
-/// Declares a type, or declares it anew. Binds the next event.
+/// Declares a type, or declares it anew. Binds the next event. A dry run checks it all the same.
 pub(super) async fn put(
     State(app): State<Arc<App>>,
     caller: Caller,
     Pair(service, type_name): Pair,
+    RawQuery(raw): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
     caller.must_change()?;
+    let is_trial = Query::parse(raw.as_deref())?.flag("dry_run")?;
     check_names(&service, &type_name)?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let definition = Definition::parse(&body)?;
+    if is_trial {
+        let known = app.event_type(&caller, &service, &type_name).ok();
+        let known = known.as_ref().map(|event_type| &event_type.definition);
+        return Ok(json_answer(StatusCode::OK, &told(&service, &type_name, known, &definition)));
+    }
     let change = Change::PutType {
         project: caller.project,
         service: service.clone(),
@@ -109,6 +117,23 @@ pub(super) async fn asyncapi(State(app): State<Arc<App>>, caller: Caller) -> Ans
     let project = roster.projects.values().find(|project| project.no == caller.project);
     let name = project.map_or("", |project| project.id.as_str());
     Ok(json_answer(StatusCode::OK, &describe(name, roster.version, &app.catalog(&caller))))
+}
+
+/// What a declaration would change.
+fn told(service: &str, type_name: &str, known: Option<&Definition>, wanted: &Definition) -> Value {
+    let value = |definition: &Definition| serde_json::to_value(definition).unwrap_or_default();
+    let fields: Vec<Value> = known
+        .map(|known| differences(&value(known), &value(wanted)))
+        .into_iter()
+        .flatten()
+        .map(|(field, from, to)| json!({ "field": field, "from": from, "to": to }))
+        .collect();
+    let change = match known {
+        None => "create",
+        Some(_) if fields.is_empty() => "none",
+        Some(_) => "update",
+    };
+    json!({ "service": service, "type": type_name, "change": change, "fields": fields })
 }
 
 fn shown(service: &str, type_name: &str, event_type: &EventType) -> Value {

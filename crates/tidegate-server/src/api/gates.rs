@@ -25,18 +25,25 @@ use super::{App, json_answer};
 use crate::gates::GateEntry;
 use crate::pipeline::gates::Refused;
 
-/// Makes a gate, or makes it anew: the next token is given by it. Saying the same twice changes nothing.
+/// Makes a gate, or makes it anew: the next token is given by it. Saying the same twice changes nothing, a dry run
+/// never does.
 pub(super) async fn put(
     State(app): State<Arc<App>>,
     caller: Caller,
     Segment(name): Segment,
+    RawQuery(raw): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
     caller.must_change()?;
+    let is_trial = Query::parse(raw.as_deref())?.flag("dry_run")?;
     check_name(&name, "name")?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let gate = Gate::parse(&body)?;
+    if is_trial {
+        let known = app.gate(&caller, &name).ok().map(|entry| entry.gate);
+        return Ok(json_answer(StatusCode::OK, &told(&name, known, gate)));
+    }
     if let Ok(entry) = app.gate(&caller, &name)
         && entry.gate == gate
     {
@@ -162,6 +169,22 @@ pub(super) async fn delete(State(app): State<Arc<App>>, caller: Caller, Segment(
     let answer = json!({ "name": name, "deleted": true });
     app.change(Change::DeleteGate { project: caller.project, name }).await?;
     Ok(json_answer(StatusCode::OK, &answer))
+}
+
+/// What a declaration would change.
+fn told(name: &str, known: Option<Gate>, wanted: Gate) -> Value {
+    let members = |gate: Gate| [("rate", json!(gate.rate)), ("burst", json!(gate.burst))];
+    let pairs = known.into_iter().flat_map(|known| members(known).into_iter().zip(members(wanted)));
+    let fields: Vec<Value> = pairs
+        .filter(|((_, from), (_, to))| from != to)
+        .map(|((field, from), (_, to))| json!({ "field": field, "from": from, "to": to }))
+        .collect();
+    let change = match known {
+        None => "create",
+        Some(_) if fields.is_empty() => "none",
+        Some(_) => "update",
+    };
+    json!({ "name": name, "change": change, "fields": fields })
 }
 
 fn shown(name: &str, entry: &GateEntry) -> Value {

@@ -225,7 +225,7 @@ fn routes() -> Vec<Route> {
         route(M::DELETE, "/v1/projects/{id}", projects::delete),
         route(M::GET, "/v1/catalog/services", catalog::services).with(PAGES),
         route(M::GET, "/v1/catalog/services/{service}", catalog::types).with(PAGES),
-        route(M::PUT, "/v1/catalog/services/{service}/types/{type}", catalog::put),
+        route(M::PUT, "/v1/catalog/services/{service}/types/{type}", catalog::put).with(&["dry_run"]),
         route(M::GET, "/v1/catalog/services/{service}/types/{type}", catalog::get),
         route(M::DELETE, "/v1/catalog/services/{service}/types/{type}", catalog::delete),
         route(M::GET, "/v1/quarantine", quarantine::list)
@@ -259,7 +259,7 @@ fn gate_routes() -> Vec<Route> {
     use Method as M;
     vec![
         route(M::GET, "/v1/gates", gates::list).with(PAGES),
-        route(M::PUT, "/v1/gates/{name}", gates::put),
+        route(M::PUT, "/v1/gates/{name}", gates::put).with(&["dry_run"]),
         route(M::GET, "/v1/gates/{name}", gates::get),
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
         route(M::POST, "/v1/gates/{name}/acquire", gates::acquire).with(&["wait"]),

@@ -152,10 +152,14 @@ impl App {
                 let name = format!("{object} {attribute}");
                 let types = catalog.services().get(&ask.service);
                 let types = types.ok_or_else(|| Problem::not_found("service"))?;
-                let number = types.values().find_map(|declared| declared.metric(ask.kind, &name));
-                number
-                    .map(|number| (number, Subject::of_objects(ask.kind), None))
-                    .ok_or_else(|| Problem::not_found("state of objects"))
+                let telling =
+                    types.values().filter_map(|declared| Some((declared, declared.metric(ask.kind, &name)?)));
+                // Of those that tell of it the one that was declared last says how long it is kept.
+                let (last, number) = telling
+                    .max_by_key(|(declared, _)| declared.updated_at)
+                    .ok_or_else(|| Problem::not_found("state of objects"))?;
+                let own = last.definition.observing.retention(ask.kind, &name);
+                Ok((number, Subject::of_objects(ask.kind), own))
             }
         }
     }

@@ -94,6 +94,8 @@ fn a_backfill_counts_nothing_that_came_after_it_began() {
         started_at: Timestamp::from_ms(0),
         finished_at: None,
         rebuild: tidegate_store::Rebuild::default(),
+        version: 1,
+        behind: Vec::new(),
     };
     let mut past = Past::new(Terms::default(), row);
     let mut slab = Slab::new(1);

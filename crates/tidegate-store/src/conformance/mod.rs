@@ -25,6 +25,7 @@ mod observe;
 mod pages;
 mod quarantine;
 mod rebuilds;
+mod recount;
 mod replay;
 mod restart;
 mod results;
@@ -108,6 +109,7 @@ pub fn cases() -> Vec<Case> {
         objects::cases(),
         observe::cases(),
         rebuilds::cases(),
+        recount::cases(),
         keeping::cases(),
         keys::cases(),
         quarantine::cases(),

@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         keys_beyond_the_limit_are_counted_together,
         a_slice_is_bounded,
         a_backfill_goes_through_the_past_once,
+        what_was_left_out_later_can_be_backfilled_later,
         backfills_come_in_pages,
         objects_change_once_and_are_counted,
         events_are_found_by_values_newest_first,
@@ -53,11 +54,21 @@ pub(super) async fn declare_kept(
     metrics: Vec<Spec>,
     keep_ms: Option<i64>,
 ) -> Vec<Metric> {
+    declare_as(bench, type_name, metrics, (keep_ms, "{}")).await
+}
+
+/// In these words.
+pub(super) async fn declare_as(
+    bench: &Bench,
+    type_name: &str,
+    metrics: Vec<Spec>,
+    (keep_ms, definition): (Option<i64>, &str),
+) -> Vec<Metric> {
     let change = Change::PutType {
         project: PROJECT,
         service: "shop".to_owned(),
         type_name: type_name.to_owned(),
-        definition: "{}".to_owned(),
+        definition: definition.to_owned(),
         metrics,
         keep_ms,
     };
@@ -295,6 +306,34 @@ async fn a_backfill_goes_through_the_past_once(mut bench: Bench) {
     assert_eq!((row.no, row.looked, row.after), (started.no, 4, started.until));
     assert_eq!(row.finished_at, Some(bench.now));
     assert_eq!(counted(&bench, metrics[0].2, Grain::D1).await.len(), 4);
+}
+
+async fn what_was_left_out_later_can_be_backfilled_later(bench: Bench) {
+    let kinds = || vec![counter("all", "")];
+    let declare =
+        async |definition: &str| declare_as(&bench, "order.paid", kinds(), (None, definition)).await;
+    let metrics = declare("{}").await;
+    let new = NewBackfill {
+        project: PROJECT,
+        service: "shop".to_owned(),
+        type_name: "order.paid".to_owned(),
+        metrics: metrics.clone(),
+        definition: "{}".to_owned(),
+    };
+    let first = bench.store().start_backfill(new.clone(), bench.now).await.expect("it is the first");
+    assert_eq!((first.version, &first.behind[..]), (bench.version().await, &[][..]));
+    for _ in 0..2 {
+        let none = bench.store().start_backfill(new.clone(), bench.now).await;
+        assert!(matches!(none, Err(Error::Conflict(_))), "nothing came that was not counted: {none:?}");
+        let before = bench.version().await;
+        assert_eq!(declare(r#"{"observe":{"counters":false}}"#).await, metrics);
+        assert_eq!(declare("{}").await, metrics);
+        let next = bench.store().start_backfill(new.clone(), bench.now).await.expect("it was off");
+        assert_eq!(next.version, bench.version().await);
+        assert_eq!(next.behind, [(metrics[0].2, before)], "the first one covers the rest");
+        let listed = bench.store().backfills_running().await.expect("the store works");
+        assert!(listed.contains(&next), "it is read back as it was written");
+    }
 }
 
 async fn backfills_come_in_pages(bench: Bench) {

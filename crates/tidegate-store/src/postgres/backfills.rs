@@ -7,19 +7,21 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
 use super::{configuration, events, rebuilds};
-use crate::{BackfillRow, Metric, NewBackfill, Page, Rebuild, Recount, Slice, observe, rebuild};
+use crate::observe::Covered;
+use crate::{BackfillRow, NewBackfill, Page, Rebuild, Recount, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, \"begin\", after, until, looked, started_at,
     finished_at, rebuild";
 
 fn backfill_row(row: &Row) -> BackfillRow {
+    let (metrics, version, behind) = observe::read_covered(row.get(4));
     BackfillRow {
         no: row.get(0),
         project: row.get(1),
         service: row.get(2),
         type_name: row.get(3),
-        metrics: observe::read(row.get(4)),
+        metrics,
         definition: row.get(5),
         begin: row.get(6),
         after: row.get(7),
@@ -28,6 +30,8 @@ fn backfill_row(row: &Row) -> BackfillRow {
         started_at: Timestamp::from_ms(row.get(10)),
         finished_at: row.get::<_, Option<i64>>(11).map(Timestamp::from_ms),
         rebuild: Rebuild::read(row.get(12)),
+        version,
+        behind,
     }
 }
 
@@ -37,12 +41,15 @@ pub(super) async fn start(conn: &Conn, space: i32, new: &NewBackfill, now: Times
     let name: super::db::Values<'_> = &[&new.project, &new.service, &new.type_name];
     let before = "SELECT metrics FROM backfills WHERE project = $1 AND service = $2 AND type = $3";
     let before = conn.rows(before, name).await?;
-    let before: Vec<Metric> = before.iter().flat_map(|row| observe::read(row.get(0))).collect();
-    let mut counted = observe::not_yet(&new.metrics, &before);
+    let before: Vec<Covered> = before.iter().map(|row| observe::read_covered(row.get(0))).collect();
+    let mut versions = rebuilds::versions(conn, new).await?;
+    versions.retain(|then| then.of == new.type_name);
+    let version = configuration::version(conn).await?;
+    let mut counted = observe::not_yet(&new.metrics, &before, &versions, version);
     let (anew, known) = rebuilds::decide(conn, space, new).await?;
-    observe::some_left(&counted, &anew)?;
+    observe::some_left(&counted.0, &anew)?;
     let (made, rebuild) = rebuilds::begin(conn, (&anew, &known)).await?;
-    counted.extend(made);
+    counted.0.extend(made);
     // States are told of by other types too.
     let of = if rebuild.is_empty() { "project = $1 AND type = $6" } else { "$6::bytea IS NOT NULL" };
     let sql = format!(
@@ -52,7 +59,7 @@ pub(super) async fn start(conn: &Conn, space: i32, new: &NewBackfill, now: Times
                 FROM (SELECT ((last_value + 1) << 20) - 1 AS last FROM numbers) n) b
          RETURNING {COLUMNS}"
     );
-    let (metrics, rebuild) = (observe::written(&counted), rebuild.written());
+    let (metrics, rebuild) = (observe::written_covered(&counted), rebuild.written());
     let (definition, kind) = (&new.definition, new.type_name.as_bytes());
     let values: super::db::Values<'_> =
         &[&new.project, &new.service, &new.type_name, &metrics, definition, &kind, &now.as_ms(), &rebuild];

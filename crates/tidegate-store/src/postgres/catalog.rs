@@ -3,7 +3,7 @@
 
 use tidegate_core::id::{ProjectNo, Seq, Version};
 use tidegate_core::limits::CATALOG_TYPES_PER_PROJECT_MAX;
-use tidegate_core::observe::Spec;
+use tidegate_core::observe::{Spec, Switches};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -100,6 +100,16 @@ pub(super) async fn delete_all(
     )
     .await?;
     remember_deleted(conn, version).await
+}
+
+/// Remembers what the installation switches off from a version on.
+pub(super) async fn switch(conn: &Conn, switches: Switches, version: Version) -> Asked<i64> {
+    conn.execute(
+        "INSERT INTO catalog_versions VALUES ($1, '', '', $2, $3, '[]')",
+        &[&observe::INSTALLATION, &version, &observe::written_switches(switches)],
+    )
+    .await?;
+    Ok(observe::INSTALLATION)
 }
 
 async fn remember_deleted(conn: &Conn, version: Version) -> Asked<()> {

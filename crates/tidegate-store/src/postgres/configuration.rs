@@ -82,6 +82,7 @@ impl Applying<'_> {
                 let declared = Declaration { definition, metrics, keep_ms: *keep_ms, last: self.last };
                 return Ok((*project, catalog::put(conn, name, &declared, version, now).await?));
             }
+            Change::SwitchObserving(switches) => catalog::switch(conn, *switches, version).await,
             Change::DeleteType { project, service, type_name } => {
                 catalog::delete(conn, (*project, service, type_name), version, now).await
             }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::id::{MetricNo, Seq};
-use tidegate_core::observe::state::{ObjectRow, Visited};
+use tidegate_core::observe::history::unpack;
+use tidegate_core::observe::state::{Change, ObjectRow, Visited};
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
@@ -71,6 +72,26 @@ pub(super) async fn changes(conn: &Conn, filter: &ChangeFilter) -> Asked<Changes
         (change, event)
     });
     Ok(Changes { items: told.collect(), next })
+}
+
+const ALL: &str = "SELECT no, changes FROM object_changes WHERE state = $1 AND no > $2 ORDER BY no LIMIT $3";
+
+/// Goes over everything that happened to the objects of a state, for as long as `each` wants more.
+pub(super) async fn each(conn: &Conn, state: MetricNo, mut each: impl FnMut(&Change) -> bool) -> Asked<()> {
+    let mut after = 0_i64;
+    loop {
+        let rows = conn.rows(ALL, &[&state, &after, &PORTION]).await?;
+        for row in &rows {
+            after = row.get(0);
+            let changes = unpack(state, row.get(1)).map_err(|torn| Error::Unavailable(torn.to_string()))?;
+            if !changes.iter().all(&mut each) {
+                return Ok(());
+            }
+        }
+        if (rows.len() as i64) < PORTION {
+            return Ok(());
+        }
+    }
 }
 
 /// The ids of those events that are kept.

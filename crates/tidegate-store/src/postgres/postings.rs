@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::id::{ProjectNo, Seq};
+use tidegate_core::id::{MetricNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::observe::search::Leaf;
 use tidegate_core::observe::{Posting, posting};
@@ -10,7 +10,7 @@ use tidegate_core::observe::{Posting, posting};
 use super::db::{Asked, Conn};
 use super::events;
 use super::open::BLOCK_BITS;
-use crate::{EventRow, Page, Search, ValueFilter};
+use crate::{EventRow, Page, Search, ValueFilter, observe};
 
 /// A segment has the numbers of two to the power of this many groups.
 const SEGMENT_BITS: u32 = BLOCK_BITS + 10;
@@ -49,6 +49,22 @@ pub(super) async fn add(conn: &Conn, postings: &[Posting]) -> Asked<()> {
     )
     .await?;
     Ok(())
+}
+
+/// What indexes have of these events, which are sorted.
+pub(super) async fn listed(conn: &Conn, indexes: &[MetricNo], events: &[Seq]) -> Asked<Vec<Posting>> {
+    let sql = "SELECT metric, value, first, events FROM postings
+        WHERE segment = $1 AND metric = ANY($2) AND first <= $3";
+    let mut found = Vec::new();
+    for some in events.chunk_by(|a, b| segment(*a) == segment(*b)) {
+        let (here, last) = (segment(some[0]), some[some.len() - 1]);
+        for row in conn.rows(sql, &[&here, &indexes, &last]).await? {
+            let mut list = Vec::new();
+            posting::unpack(row.get(2), row.get(3), &mut list);
+            found.extend(observe::listed(row.get(0), row.get(1), list, some));
+        }
+    }
+    Ok(found)
 }
 
 /// Segments that a search looks into for one page.

@@ -8,8 +8,8 @@ use tokio_postgres::Row;
 
 use super::db::{Asked, Conn, Values};
 use super::{backfills, configuration, keeping, metrics, observe, sweep};
-use crate::observe::{read, written};
-use crate::rebuild::{self, Known, Wanted, is_rebuilt};
+use crate::observe::{INSTALLATION, read, read_switches, written};
+use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -24,11 +24,7 @@ pub(super) async fn decide(conn: &Conn, space: i32, new: &NewBackfill) -> Asked<
     let rows = conn.rows(DECLARED, service).await?;
     let declared = |row: &Row| (row.get(0), row.get(1), counting(Some(row.get(1)), read(row.get(2))));
     known.declared = rows.iter().map(declared).collect();
-    let versions = "SELECT type, version, metrics, definition FROM catalog_versions
-        WHERE project = $1 AND service = $2 ORDER BY version";
-    let rows = conn.rows(versions, service).await?;
-    let version = |row: &Row| (row.get(0), row.get(1), counting(row.get(3), read(row.get(2))));
-    known.versions = rows.iter().map(version).collect();
+    known.versions = versions(conn, new).await?;
     let oldest = "SELECT version FROM events
         WHERE project = $1 AND type = $2 AND source = $3 ORDER BY seq LIMIT 1";
     for (name, ..) in &known.declared {
@@ -51,6 +47,22 @@ pub(super) async fn decide(conn: &Conn, space: i32, new: &NewBackfill) -> Asked<
         WHERE project = $1 AND service = $2 AND rebuild <> '' AND finished_at IS NOT NULL";
     known.done = conn.rows(done, service).await?.iter().map(|row| Rebuild::read(row.get(0))).collect();
     Ok((known.decide(&new.metrics), known))
+}
+
+/// What the types of a service were and counted for, oldest first.
+pub(super) async fn versions(conn: &Conn, new: &NewBackfill) -> Asked<Vec<Then>> {
+    let sql = "SELECT type, version, metrics, definition FROM catalog_versions
+        WHERE project = $1 AND service = $2 ORDER BY version";
+    let rows = conn.rows(sql, &[&new.project, &new.service]).await?;
+    let version = |row: &Row| {
+        let metrics = counting(row.get(3), read(row.get(2)));
+        Then { of: row.get(0), since: row.get(1), metrics, definition: row.get(3) }
+    };
+    let versions = rows.iter().map(version).collect();
+    let sql = "SELECT version, definition FROM catalog_versions WHERE project = $1 ORDER BY version";
+    let rows = conn.rows(sql, &[&INSTALLATION]).await?;
+    let switches: Vec<_> = rows.iter().map(|row| (row.get(0), read_switches(row.get(1)))).collect();
+    Ok(rebuild::switched(versions, &switches))
 }
 
 const DECLARED: &str = "SELECT type, definition, metrics FROM catalog

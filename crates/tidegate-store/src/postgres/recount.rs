@@ -1,9 +1,12 @@
 //! Counting again: every observed event of a type, and what was counted of it, as of one snapshot.
 
-use tidegate_core::id::Seq;
+use tidegate_core::id::{MetricNo, Seq};
+use tidegate_core::observe::state::{ObjectRow, Visited};
+use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
-use super::{backfills, events, keeping, rollups};
+use super::{backfills, events, history, keeping, postings, rollups};
+use crate::observe::LISTED_EVENTS;
 use crate::{Recount, Recounted, Recounter};
 
 /// Events that one question brings.
@@ -29,7 +32,7 @@ pub(super) async fn recount(
     recounter.begin(backfills::of_type(conn, of).await?);
     let (sql, limit) = (events_sql(), ROWS_PER_QUESTION as i64);
     let (kind, source) = (of.type_name.as_bytes(), of.service.as_bytes());
-    let mut after: Seq = 0;
+    let (mut after, mut seen): (Seq, Vec<Seq>) = (0, Vec::new());
     'all: loop {
         let values: super::db::Values<'_> =
             &[&of.project, &kind, &source, &of.range.0, &of.range.1, &after, &limit];
@@ -40,21 +43,49 @@ pub(super) async fn recount(
             if !recounter.event(&event) {
                 break 'all;
             }
+            seen.push(event.seq);
+        }
+        if seen.len() >= LISTED_EVENTS {
+            recounter.listed(postings::listed(conn, &of.indexes, &seen).await?);
+            seen.clear();
         }
         if rows.len() < ROWS_PER_QUESTION {
             break;
         }
     }
+    recounter.listed(postings::listed(conn, &of.indexes, &seen).await?);
     let kept_since = keeping::kept_since(conn, &of.name()).await?;
-    let mut found = Recounted { recounter, kept_since, rollups: Vec::new(), objects: Vec::new() };
+    let mut rollups = Vec::new();
     for metric in &of.metrics {
-        found.rollups.push((*metric, rollups::read(conn, *metric, &of.buckets()).await?));
+        rollups.push((*metric, rollups::read(conn, *metric, &of.buckets()).await?));
     }
-    let sql = "SELECT value, count(*) FROM objects WHERE state = $1 GROUP BY value";
     for state in &of.states {
-        found.rollups.push((*state, rollups::read(conn, *state, &[Recount::WEEKS]).await?));
-        let rows = conn.rows(sql, &[state]).await?;
-        found.objects.extend(rows.iter().map(|row| (*state, events::text(row, 0), row.get(1))));
+        rollups.push((*state, rollups::read(conn, *state, &of.buckets_of_states()).await?));
+        objects(conn, *state, &mut *recounter).await?;
+        history::each(conn, *state, |change| recounter.change(change)).await?;
     }
-    Ok(found)
+    Ok(Recounted { recounter, kept_since, rollups })
+}
+
+/// All objects of a state, some at a time.
+async fn objects(conn: &Conn, state: MetricNo, recounter: &mut dyn Recounter) -> Asked<()> {
+    let sql = "SELECT object, value, time, event FROM objects WHERE state = $1 AND object > $2
+        ORDER BY object LIMIT $3";
+    let mut after: Vec<u8> = Vec::new();
+    loop {
+        let rows = conn.rows(sql, &[&state, &after, &(ROWS_PER_QUESTION as i64)]).await?;
+        for row in &rows {
+            let known = ObjectRow {
+                value: events::text(row, 1).into(),
+                time: Timestamp::from_ms(row.get(2)),
+                event: row.get(3),
+                visited: Visited::default(),
+            };
+            if !recounter.object(state, &events::text(row, 0), &known) {
+                return Ok(());
+            }
+        }
+        let Some(last) = rows.last().filter(|_| rows.len() == ROWS_PER_QUESTION) else { return Ok(()) };
+        after = last.get(0);
+    }
 }

@@ -6,19 +6,22 @@ use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::{Writer, events, failed, rebuilds, stamp};
-use crate::{BackfillRow, Metric, NewBackfill, Page, Rebuild, Recount, Result, Slice, observe, rebuild};
+use crate::observe::Covered;
+use crate::rebuild::Then;
+use crate::{BackfillRow, NewBackfill, Page, Rebuild, Recount, Result, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, begin, after, until, looked, started_at,
     finished_at, rebuild";
 
 fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
+    let (metrics, version, behind) = observe::read_covered(row.get_ref(4)?.as_str()?);
     Ok(BackfillRow {
         no: row.get(0)?,
         project: row.get(1)?,
         service: row.get(2)?,
         type_name: row.get(3)?,
-        metrics: observe::read(&row.get::<_, String>(4)?),
+        metrics,
         definition: row.get(5)?,
         begin: row.get(6)?,
         after: row.get(7)?,
@@ -27,37 +30,43 @@ fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
         started_at: Timestamp::from_ms(row.get(10)?),
         finished_at: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_ms),
         rebuild: Rebuild::read(row.get_ref(12)?.as_str()?),
+        version,
+        behind,
     })
 }
 
 pub(super) fn start(writer: &mut Writer, new: &NewBackfill, now: Timestamp) -> Result<BackfillRow> {
-    let until = writer.next_no - 1;
+    let (until, version) = (writer.next_no - 1, writer.version);
     let tx = writer.conn.transaction().map_err(failed)?;
-    let mut counted = observe::not_yet(&new.metrics, &before(&tx, new).map_err(failed)?);
+    let (before, mut versions) = before(&tx, new).map_err(failed)?;
+    versions.retain(|then| then.of == new.type_name);
+    let mut counted = observe::not_yet(&new.metrics, &before, &versions, version);
     let (anew, known) = rebuilds::decide(&tx, new).map_err(failed)?;
-    observe::some_left(&counted, &anew)?;
+    observe::some_left(&counted.0, &anew)?;
     let (made, rebuild) = rebuilds::begin(&tx, (&anew, &known)).map_err(failed)?;
-    counted.extend(made);
+    counted.0.extend(made);
     let started = insert(&tx, new, (&counted, &rebuild), until, now).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     Ok(started)
 }
 
-/// What has been asked for already of this type.
-fn before(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Result<Vec<Metric>> {
+/// What has been asked for already of this type, and what the types of its service were.
+fn before(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Result<(Vec<Covered>, Vec<Then>)> {
     let sql = "SELECT metrics FROM backfills WHERE project = ?1 AND service = ?2 AND type = ?3";
     let mut statement = tx.prepare(sql)?;
     let lists = statement
-        .query_map(params![new.project, new.service, new.type_name], |row| row.get::<_, String>(0))?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(lists.iter().flat_map(|list| observe::read(list)).collect())
+        .query_map(params![new.project, new.service, new.type_name], |row| {
+            Ok(observe::read_covered(row.get_ref(0)?.as_str()?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok((lists, rebuilds::versions(tx, new)?))
 }
 
 fn insert(
     tx: &Transaction<'_>,
     new: &NewBackfill,
-    (metrics, rebuild): (&[Metric], &Rebuild),
+    (covered, rebuild): (&Covered, &Rebuild),
     until: Seq,
     now: Timestamp,
 ) -> rusqlite::Result<BackfillRow> {
@@ -69,7 +78,7 @@ fn insert(
             (SELECT coalesce(min(seq) - 1, ?6) AS first FROM events WHERE {of})
          RETURNING {COLUMNS}"
     );
-    let (metrics, rebuild) = (observe::written(metrics), rebuild.written());
+    let (metrics, rebuild) = (observe::written_covered(covered), rebuild.written());
     let NewBackfill { project, service, type_name, definition, .. } = new;
     let values = params![project, service, type_name, metrics, definition, until, now.as_ms(), rebuild];
     tx.query_row(&sql, values, row)

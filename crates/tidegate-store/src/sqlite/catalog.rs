@@ -4,7 +4,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidegate_core::id::{ProjectNo, Seq, Version};
 use tidegate_core::limits::CATALOG_TYPES_PER_PROJECT_MAX;
-use tidegate_core::observe::Spec;
+use tidegate_core::observe::{Spec, Switches};
 use tidegate_core::time::Timestamp;
 
 use super::configuration::count;
@@ -108,6 +108,16 @@ pub(super) fn delete_all(
     )
     .map_err(failed)?;
     remember_deleted(tx, version).map_err(failed)
+}
+
+/// Remembers what the installation switches off from a version on.
+pub(super) fn switch(tx: &Transaction<'_>, switches: Switches, version: Version) -> Result<i64> {
+    tx.execute(
+        "INSERT INTO catalog_versions VALUES (?1, '', '', ?2, ?3, '[]')",
+        params![observe::INSTALLATION, version, observe::written_switches(switches)],
+    )
+    .map_err(failed)?;
+    Ok(observe::INSTALLATION)
 }
 
 fn remember_deleted(tx: &Transaction<'_>, version: Version) -> rusqlite::Result<()> {

@@ -73,6 +73,7 @@ fn apply(
             let created = catalog::put(tx, (*project, service, type_name), &declared, version, now)?;
             return Ok((*project, created));
         }
+        Change::SwitchObserving(switches) => catalog::switch(tx, *switches, version),
         Change::DeleteType { project, service, type_name } => {
             catalog::delete(tx, (*project, service, type_name), version, now)
         }

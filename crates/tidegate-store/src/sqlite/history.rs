@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::id::{MetricNo, Seq};
-use tidegate_core::observe::state::ObjectRow;
+use tidegate_core::observe::history::unpack;
+use tidegate_core::observe::state::{Change, ObjectRow};
 
 use super::objects;
 use crate::history::{ChangeFilter, Changes, Reading, Told};
@@ -44,6 +45,25 @@ pub(super) fn changes(conn: &Connection, filter: &ChangeFilter) -> rusqlite::Res
         Ok((change, event))
     });
     Ok(Changes { items: told.collect::<rusqlite::Result<_>>()?, next })
+}
+
+pub(super) const ALL: &str = "SELECT changes FROM object_changes WHERE state = ?1";
+
+/// Goes over everything that happened to the objects of a state, for as long as `each` wants more.
+pub(super) fn each(
+    conn: &Connection,
+    state: MetricNo,
+    mut each: impl FnMut(&Change) -> bool,
+) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(ALL)?;
+    let mut rows = statement.query([state])?;
+    while let Some(row) = rows.next()? {
+        let changes = unpack(state, row.get_ref(0)?.as_blob()?).map_err(objects::torn)?;
+        if !changes.iter().all(&mut each) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn event_id(conn: &Connection, event: Seq) -> rusqlite::Result<Option<String>> {

@@ -9,7 +9,7 @@ use tidegate_core::observe::value::Stretch;
 use tidegate_core::observe::{Posting, posting};
 
 use super::{Writer, events, failed};
-use crate::{EventRow, Page, Result, Search, ValueFilter};
+use crate::{EventRow, Page, Result, Search, ValueFilter, observe};
 
 /// A segment has two to the power of this many numbers: events and their deliveries share them.
 const SEGMENT_BITS: u32 = 17;
@@ -97,6 +97,29 @@ pub(super) fn search(
         }
     }
     Ok(page)
+}
+
+pub(super) const LISTS: &str = "SELECT value, first, events FROM postings WHERE segment = ?1 AND metric = ?2";
+
+/// What indexes have of these events, which are sorted.
+pub(super) fn listed(
+    conn: &Connection,
+    indexes: &[MetricNo],
+    events: &[Seq],
+) -> rusqlite::Result<Vec<Posting>> {
+    let mut found = Vec::new();
+    let mut statement = conn.prepare_cached(LISTS)?;
+    for some in events.chunk_by(|a, b| segment(*a) == segment(*b)) {
+        for index in indexes {
+            let mut rows = statement.query(params![segment(some[0]), index])?;
+            while let Some(row) = rows.next()? {
+                let mut list = Vec::new();
+                posting::unpack(row.get(1)?, row.get_ref(2)?.as_blob()?, &mut list);
+                found.extend(observe::listed(*index, row.get_ref(0)?.as_blob()?, list, some));
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn segment_up_to(conn: &Connection, last: i64) -> rusqlite::Result<Option<i64>> {

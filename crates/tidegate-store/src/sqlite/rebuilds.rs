@@ -8,8 +8,8 @@ use tidegate_core::time::Timestamp;
 
 use super::observe::Ready;
 use super::{Writer, backfills, failed, keeping, metrics, postings, stamp};
-use crate::observe::{read, written};
-use crate::rebuild::{self, Known, Wanted, is_rebuilt};
+use crate::observe::{INSTALLATION, read, read_switches, written};
+use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild, Result};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -28,14 +28,7 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
         let metrics = counting(Some(&definition), metrics);
         known.declared.push((row.get(0)?, definition, metrics));
     }
-    let versions = "SELECT type, version, metrics, definition FROM catalog_versions
-        WHERE project = ?1 AND service = ?2 ORDER BY version";
-    let mut statement = tx.prepare(versions)?;
-    let mut rows = statement.query(service)?;
-    while let Some(row) = rows.next()? {
-        let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
-        known.versions.push((row.get(0)?, row.get(1)?, counting(definition.as_deref(), metrics)));
-    }
+    known.versions = versions(tx, new)?;
     let oldest = "SELECT version FROM events
         WHERE project = ?1 AND type = ?2 AND source = ?3 ORDER BY seq LIMIT 1";
     let mut statement = tx.prepare(oldest)?;
@@ -63,6 +56,25 @@ pub(super) fn decide(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Resul
     let done = statement.query_map(service, |row| Ok(Rebuild::read(row.get_ref(0)?.as_str()?)))?;
     known.done = done.collect::<rusqlite::Result<_>>()?;
     Ok((known.decide(&new.metrics), known))
+}
+
+/// What the types of a service were and counted for, oldest first.
+pub(super) fn versions(tx: &Transaction<'_>, new: &NewBackfill) -> rusqlite::Result<Vec<Then>> {
+    let sql = "SELECT type, version, metrics, definition FROM catalog_versions
+        WHERE project = ?1 AND service = ?2 ORDER BY version";
+    let mut statement = tx.prepare(sql)?;
+    let versions = statement.query_map(params![new.project, new.service], |row| {
+        let (metrics, definition): (_, Option<String>) = (read(row.get_ref(2)?.as_str()?), row.get(3)?);
+        let metrics = counting(definition.as_deref(), metrics);
+        Ok(Then { of: row.get(0)?, since: row.get(1)?, metrics, definition })
+    })?;
+    let versions = versions.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT version, definition FROM catalog_versions WHERE project = ?1 ORDER BY version";
+    let mut statement = tx.prepare(sql)?;
+    let switches = statement
+        .query_map([INSTALLATION], |row| Ok((row.get(0)?, read_switches(row.get_ref(1)?.as_str()?))))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(rebuild::switched(versions, &switches))
 }
 
 /// Gives numbers to what will be counted anew.

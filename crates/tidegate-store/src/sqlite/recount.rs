@@ -1,12 +1,10 @@
 //! Counting again: every observed event of a type, and what was counted of it, in one read transaction.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use rusqlite::{Connection, params};
-use tidegate_core::id::MetricNo;
+use tidegate_core::id::Seq;
 
-use super::{backfills, events, keeping, objects, rollups};
+use super::{backfills, events, history, keeping, objects, postings, rollups};
+use crate::observe::LISTED_EVENTS;
 use crate::{Recount, Recounted, Recounter};
 
 pub(super) fn events_sql() -> String {
@@ -25,24 +23,28 @@ pub(super) fn recount(
     recounter.begin(backfills::of_type(conn, of)?);
     let mut statement = conn.prepare_cached(&events_sql())?;
     let mut rows = statement.query(params![of.project, of.type_name, of.service, of.range.0, of.range.1])?;
+    let mut seen: Vec<Seq> = Vec::new();
     while let Some(row) = rows.next()? {
-        if !recounter.event(&events::event_row(row)?) {
+        let event = events::event_row(row)?;
+        if !recounter.event(&event) {
             break;
         }
+        seen.push(event.seq);
+        if seen.len() == LISTED_EVENTS {
+            recounter.listed(postings::listed(conn, &of.indexes, &seen)?);
+            seen.clear();
+        }
     }
-    let buckets = of.buckets();
-    let read = |metric: &MetricNo| Ok((*metric, rollups::read(conn, *metric, &buckets)?));
-    let mut rollups = of.metrics.iter().map(read).collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut in_states = Vec::new();
+    recounter.listed(postings::listed(conn, &of.indexes, &seen)?);
+    let mut rollups = Vec::new();
+    for metric in &of.metrics {
+        rollups.push((*metric, rollups::read(conn, *metric, &of.buckets())?));
+    }
     for state in &of.states {
-        rollups.push((*state, rollups::read(conn, *state, &[Recount::WEEKS])?));
-        let mut counts: BTreeMap<Arc<str>, i64> = BTreeMap::new();
-        objects::walk(conn, *state, "", |_, object| {
-            *counts.entry(object.value).or_default() += 1;
-            true
-        })?;
-        in_states.extend(counts.into_iter().map(|(value, count)| (*state, value.to_string(), count)));
+        rollups.push((*state, rollups::read(conn, *state, &of.buckets_of_states())?));
+        objects::walk(conn, *state, "", |id, known| recounter.object(*state, id, &known))?;
+        history::each(conn, *state, |change| recounter.change(change))?;
     }
     let kept_since = keeping::kept_since(conn, &of.name())?;
-    Ok(Recounted { recounter, kept_since, rollups, objects: in_states })
+    Ok(Recounted { recounter, kept_since, rollups })
 }

@@ -41,6 +41,9 @@ A file holds one or many YAML documents:
 
 ${NAME} is replaced by the variable of the environment; $${ stands for itself.";
 
+/// What differs is told with both values up to this many bytes.
+const FIELD_TEXT_MAX: usize = 300;
+
 /// Make a project what files say: create, change and, with --prune, delete
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
@@ -70,8 +73,12 @@ pub(crate) async fn run(args: ApplyArgs, globals: &Globals) -> anyhow::Result<Ex
 }
 
 async fn carry_out(client: &mut Client, steps: &mut [Step]) -> Result<(), Failure> {
-    for step in steps.iter_mut().filter(|step| step.change != Change::None) {
-        step.carry_out(client).await?;
+    let changing = steps.iter().filter(|step| step.change != Change::None).count();
+    for (done, step) in steps.iter_mut().filter(|step| step.change != Change::None).enumerate() {
+        // Everything was checked, so this is a project that changed meanwhile, or a server that is gone.
+        step.carry_out(client).await.map_err(|failure| {
+            failure.detail(format!("{done} of {changing} changes were made; apply again to make the rest"))
+        })?;
     }
     Ok(())
 }
@@ -116,10 +123,10 @@ fn line(output: &Output, step: &Step) -> String {
 
 fn field_text(field: &Value) -> String {
     let name = field["field"].as_str().unwrap_or_default();
-    match (field.get("from"), field.get("to")) {
-        (Some(from), Some(to)) => format!("{name}: {from} → {to}"),
-        _ => format!("{name}: changed"),
-    }
+    let values = field.get("from").zip(field.get("to")).map(|(from, to)| format!("{from} → {to}"));
+    // A whole schema is not a line.
+    let values = values.filter(|values| values.len() <= FIELD_TEXT_MAX);
+    format!("{name}: {}", values.as_deref().unwrap_or("changed"))
 }
 
 #[cfg(test)]
@@ -131,5 +138,7 @@ mod tests {
         let open = json!({"field": "limits.rate", "from": "1/s", "to": "2/s"});
         assert_eq!(field_text(&open), "limits.rate: \"1/s\" → \"2/s\"");
         assert_eq!(field_text(&json!({"field": "destination.url"})), "destination.url: changed");
+        let long = json!({"field": "schema", "from": null, "to": "x".repeat(FIELD_TEXT_MAX)});
+        assert_eq!(field_text(&long), "schema: changed");
     }
 }

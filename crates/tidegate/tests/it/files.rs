@@ -93,6 +93,51 @@ fn a_mistake_in_one_document_leaves_all_of_them_unapplied() {
 }
 
 #[test]
+fn a_mistake_in_one_type_leaves_all_of_them_undeclared() {
+    let server = Server::start();
+    let path = server.folder.path().join("all.yaml");
+    let good = "kind: type\nservice: shop\ntype: good\ncounters: {all: {}}\n";
+    for (wrong, part) in [
+        ("kind: type\nservice: shop\ntype: bad\ncouters: {all: {}}\n", "couters"),
+        ("kind: type\nservice: shop\ntype: bad\ncounters: {all: {dimensions: [nothing]}}\n", "dimensions"),
+        ("kind: type\nservice: shop\ntype: bad\nschema: {type: nonsense}\n", "schema"),
+        ("kind: gate\nname: bad\nrate: much\n", "rate"),
+    ] {
+        fs::write(&path, format!("{good}---\n{wrong}")).unwrap();
+        for more in [&["--dry-run"][..], &[]] {
+            let problem = told(&tidegate(&server, &[&["apply", "-f", "all.yaml"], more].concat()));
+            assert!(problem.contains("all.yaml:6") && problem.contains(part), "{problem}");
+            assert_eq!(server.admin().get("/v1/catalog/services").expect(200)["items"], json!([]));
+        }
+    }
+    fs::write(&path, good).unwrap();
+    assert_eq!(counts(&done(&tidegate(&server, &["apply", "-f", "all.yaml"]))), [1, 0, 0, 0]);
+    // What is written in another way and means the same is no change.
+    fs::write(&path, format!("{good}schema: null\n")).unwrap();
+    assert_eq!(counts(&done(&tidegate(&server, &["apply", "-f", "all.yaml"]))), [0, 0, 0, 1]);
+    fs::write(&path, good.replace("{}", "{dimensions: [data.country]}")).unwrap();
+    let changed = done(&tidegate(&server, &["apply", "-f", "all.yaml", "--dry-run"]));
+    let field = json!({"field": "counters.all.dimensions", "from": null, "to": ["data.country"]});
+    assert_eq!((counts(&changed), &changed["results"][0]["fields"]), ([0, 1, 0, 0], &json!([field])));
+}
+
+#[test]
+fn what_fails_while_it_is_applied_is_told_with_its_place() {
+    let server = Server::start();
+    let path = server.folder.path().join("all.yaml");
+    let files = "kind: subscriber\nid: a\nactive: false\ndestination: {url: https://example.com/}\n";
+    fs::write(&path, files).unwrap();
+    done(&tidegate(&server, &["apply", "-f", "all.yaml"]));
+    server.admin().post("/v1/events", &json!({"source": "shop", "type": "t", "data": {}})).expect(202);
+    // No dry run looks for unfinished deliveries, which an order does not survive.
+    fs::write(&path, format!("kind: gate\nname: g\nrate: 1/s\n---\n{files}order: {{by: subject}}\n"))
+        .unwrap();
+    let problem = told(&tidegate(&server, &["apply", "-f", "all.yaml"]));
+    assert!(problem.contains("all.yaml:5") && problem.contains("1 of 2 changes were made"), "{problem}");
+    server.admin().get("/v1/gates/g").expect(200);
+}
+
+#[test]
 fn pruning_deletes_what_the_files_do_not_name_and_its_id_can_come_back() {
     let server = Server::start();
     let path = server.folder.path().join("all.yaml");

@@ -181,6 +181,48 @@ fn events_are_found_by_what_they_say() {
     admin.get("/v1/catalog/attributes/none").problem(404, "not_found");
 }
 
+/// Source and type are what every event has, whether or not its type is declared.
+#[test]
+fn events_are_found_by_type_and_source_whoever_indexes_them() {
+    let server = Server::start();
+    let admin = server.admin();
+    let event = |id: usize, source: &str, kind: &str| json!({"id": id.to_string(), "source": source, "type": kind, "data": {"a": id}});
+    admin.publish(&json!([event(1, "shop", "i"), event(2, "shop", "h")]));
+    let ask = |condition: &str, limit: usize| {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/events?limit={limit}&where={}{cursor}", encoded(condition));
+            let page = admin.get(&path).expect(200);
+            let items = page["items"].as_array().expect("a list");
+            assert!(items.len() <= limit);
+            found.extend(items.iter().map(|event| event["id"].as_str().expect("text").to_owned()));
+            let Some(next) = page["next"].as_str() else { return found.join(" ") };
+            cursor = format!("&cursor={next}");
+        }
+    };
+    assert_eq!(ask("type == 'h'", 10), "2", "nothing is declared");
+    admin.get(&format!("/v1/events?where={}", encoded("data.a == 1"))).problem(422, "where_not_searchable");
+    admin.call("PUT", "/v1/catalog/services/shop/types/i", &json!({"index": ["data.a"]})).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/c", &json!({"counters": {"all": {}}})).expect(201);
+    admin.publish(&json!([event(3, "shop", "i"), event(4, "shop", "h"), event(5, "else", "i")]));
+    admin.publish(&json!([event(6, "shop", "c"), event(7, "shop", "i"), event(8, "else", "x")]));
+    for limit in [1, 2, 100] {
+        assert_eq!(ask("type == 'h'", limit), "4 2");
+        assert_eq!(ask("source == 'shop'", limit), "7 6 4 3 2 1");
+        assert_eq!(ask("source == 'shop' && type != 'i'", limit), "6 4 2");
+        assert_eq!(ask("type == 'h' || data.a == 3", limit), "4 3 2");
+        assert_eq!(
+            ask("type == 'i' && data.a > 1", limit),
+            "7 3",
+            "what has no index is not known to say so"
+        );
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
 #[test]
 fn duplicates_sub_events_and_kills_change_nothing() {
     let mut server = Server::start();
@@ -217,7 +259,9 @@ fn duplicates_sub_events_and_kills_change_nothing() {
     );
     let compared: Vec<&Value> =
         audit["metrics"].as_array().expect("a list").iter().map(|m| &m["name"]).collect();
-    assert_eq!(compared, ["all", "by_country", "total", "order data.status"]);
+    let (state, implicit) = ("order data.status", ["source", "type"]);
+    let named = ["all", "by_country", "total", state, state, "data.country", "data.tags"];
+    assert_eq!(compared, [&named[..], &implicit].concat());
     shows(
         &Shell::new(&server),
         "audit",
@@ -267,6 +311,38 @@ fn kinds_can_be_switched_off() {
     assert_eq!(answer["buckets"][0]["series"][0]["count"], 0);
 }
 
+/// What the installation switches off is not counted meanwhile, is no difference in an audit, and can be counted later.
+#[test]
+fn what_an_installation_switches_off_can_be_counted_later() {
+    let off =
+        ["COUNTERS", "STATES", "INDEX"].map(|kind| (format!("TIDEGATE_OBSERVE_{kind}"), "false".to_owned()));
+    let off: Vec<(&'static str, String)> =
+        off.into_iter().map(|(name, value)| (&*Box::leak(name.into_boxed_str()), value)).collect();
+    let quiet = Setup { variables: off, ..Setup::usual() };
+    let mut server = Server::start();
+    server.admin().call("PUT", ORDERS, &declared()).expect(201);
+    server.admin().publish(&orders());
+    let meanwhile = json!({"country": "DE", "total": 1, "order_id": "z", "status": "NEW"});
+    for round in 0..2 {
+        // Not even asked about before: what was on when it came is counted though it is off by now.
+        server.kill();
+        server.restart(&quiet);
+        server.admin().publish(&order(&format!("5{round}"), "2026-03-02T13:00:00Z", &meanwhile));
+        server.stop();
+        server.restart(&Setup::usual());
+        let admin = server.admin();
+        let count = || counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"].clone();
+        let shell = Shell::new(&server);
+        let agrees = || shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"].clone();
+        assert_eq!((count(), agrees()), (json!(4 + round), json!(true)));
+        admin.post(&format!("{ORDERS}/backfill"), &json!({})).expect(202);
+        admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+        assert_eq!((count(), agrees()), (json!(5 + round), json!(true)));
+        assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
+        admin.post(&format!("{ORDERS}/backfill"), &json!({})).problem(409, "conflict");
+    }
+}
+
 #[test]
 fn what_a_type_switches_off_keeps_what_it_has_counted() {
     let server = Server::start();
@@ -300,6 +376,19 @@ fn what_a_type_switches_off_keeps_what_it_has_counted() {
     assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
     assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 2)]);
     assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).problem(409, "conflict");
+
+    // The same once more: what came meanwhile is what is left.
+    admin.call("PUT", ORDERS, &quiet).expect(200);
+    admin.publish(&order("6", "2026-03-02T13:00:01Z", &meanwhile));
+    admin.call("PUT", ORDERS, &declared()).expect(200);
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(5), 3));
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!((count(counters(&admin, &json!({}))), found()), (json!(6), 4));
+    assert_eq!(shell.runs("tidegate audit shop order.paid").json(0)[0]["audit"]["agrees"], true);
+    admin.post(&backfill, &json!({})).problem(409, "conflict");
 }
 
 const TRAILS: &str = "/v1/catalog/services/shop/types/trail";
@@ -385,7 +474,10 @@ fn the_past_of_states_is_counted_too_whatever_is_killed() {
     }
     shows(&shell, "backfill", &["trail", "done", "order data.status"]);
     let again = admin.post(&format!("{TRAILS}/backfill"), &json!({})).problem(409, "conflict");
-    assert!(again["detail"].as_str().is_some_and(|text| text.contains("has been backfilled")), "{again}");
+    assert!(
+        again["detail"].as_str().is_some_and(|text| text.contains("nothing is left to count")),
+        "{again}"
+    );
 }
 
 /// Steps of one event make it last.
@@ -430,4 +522,126 @@ fn a_second_type_brings_its_past_into_a_state() {
     assert_eq!(transitions(&admin), 5);
     assert_eq!(states(&admin), [("NEW".to_owned(), 1), ("SENT".to_owned(), 1)]);
     assert_eq!(shell.runs("tidegate audit shop trail").json(0)[0]["audit"]["agrees"], true);
+}
+
+/// By which attribute orders are told apart, and which transitions count, may be declared in another way: the past follows.
+#[test]
+fn a_state_that_is_declared_in_another_way_is_counted_anew() {
+    let server = Server::start();
+    let admin = server.admin();
+    let tells = |id: &str, more: &Value| {
+        let mut entry = json!({"object": "order", "id": id, "attributes": ["data.status"]});
+        entry.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!({"states": [entry]})
+    };
+    let told = |n: usize, customer: &str, status: &str| {
+        let mut event = trail(n, "trail", n, status);
+        event["data"]["customer"] = customer.into();
+        event
+    };
+    admin.call("PUT", TRAILS, &tells("data.order_id", &json!({}))).expect(201);
+    admin.publish(&json!([told(0, "ann", "NEW"), told(1, "ann", "PAID"), told(2, "bob", "NEW")]));
+    assert_eq!(states(&admin), [("NEW".to_owned(), 2), ("PAID".to_owned(), 1)]);
+    let backfill = || admin.post(&format!("{TRAILS}/backfill"), &json!({}));
+    backfill().problem(409, "conflict");
+
+    admin.call("PUT", TRAILS, &tells("data.customer", &json!({}))).expect(200);
+    admin.publish(&told(3, "bob", "PAID"));
+    backfill().expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    assert_eq!(states(&admin), [("PAID".to_owned(), 2)], "of ann and bob");
+    assert_eq!(transitions(&admin), 4);
+    backfill().problem(409, "conflict");
+
+    admin.call("PUT", TRAILS, &tells("data.customer", &json!({"only": ["NEW"]}))).expect(200);
+    admin.publish(&told(4, "bob", "SENT"));
+    backfill().expect(202);
+    admin.until("/v1/backfills", |list| list["items"][0]["status"] == "done");
+    // (none) to NEW twice, NEW to PAID twice, and NEW to SENT, which was not the state before.
+    assert_eq!(transitions(&admin), 5);
+    assert_eq!(states(&admin), [("PAID".to_owned(), 1), ("SENT".to_owned(), 1)]);
+    backfill().problem(409, "conflict");
+    let shell = Shell::new(&server);
+    assert_eq!(shell.runs("tidegate audit shop trail").json(0)[0]["audit"]["agrees"], true);
+}
+
+/// What is said of a store that somebody has laid hands on.
+fn audit_after(server: &mut Server, damage: &str) -> Value {
+    server.stop();
+    let path = server.folder.path().join("data/tidegate.db");
+    let store = rusqlite::Connection::open(&path).expect("it is closed");
+    let changed = store.execute(damage, []).expect("what is damaged is there");
+    assert!(changed > 0 || damage.starts_with("INSERT"), "{damage} changes nothing");
+    drop(store);
+    server.restart(&Setup::usual());
+    let asked = json!({"service": "shop", "type": "order.paid"});
+    server.admin().post("/v1/audit", &asked).expect(200)
+}
+
+#[test]
+fn an_audit_finds_whatever_is_damaged() {
+    let of = |kind: usize| format!("metric IN (SELECT no FROM metrics WHERE kind = {kind})");
+    for (what, damage) in [
+        ("nothing", "UPDATE rollups SET cells = cells".to_owned()),
+        (
+            "by_country",
+            "DELETE FROM rollups WHERE metric = (SELECT no FROM metrics WHERE name = 'by_country') AND grain = 2".to_owned(),
+        ),
+        ("total", format!("DELETE FROM rollups WHERE {} AND grain = 5", of(1))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain < 5", of(2))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain = 5", of(2))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {}", of(3))),
+        ("order data.status", format!("DELETE FROM rollups WHERE {} AND grain = 0", of(3))),
+        ("order data.status", "DELETE FROM object_changes".to_owned()),
+        ("order data.status", "DELETE FROM objects".to_owned()),
+        (
+            "data.country",
+            "DELETE FROM postings WHERE metric = (SELECT no FROM metrics WHERE name = 'data.country')".to_owned(),
+        ),
+        (
+            "data.tags",
+            "UPDATE postings SET value = CAST(value || x'00' AS BLOB) WHERE metric = (SELECT no FROM metrics WHERE name = 'data.tags')"
+                .to_owned(),
+        ),
+    ] {
+        let mut server = Server::start();
+        let admin = server.admin();
+        admin.call("PUT", ORDERS, &declared()).expect(201);
+        admin.publish(&orders());
+        assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 4);
+        let told = audit_after(&mut server, &damage);
+        assert_eq!(told["agrees"], what == "nothing", "{damage}: {told}");
+        let found = told["differences"].as_array().expect("a list");
+        assert!(found.iter().all(|difference| difference["metric"] == what), "{damage}: {told}");
+        let named = told["metrics"].as_array().expect("a list").iter().map(|metric| metric["kind"].clone());
+        let kinds: std::collections::BTreeSet<String> =
+            named.map(|kind| kind.as_str().expect("text").to_owned()).collect();
+        assert_eq!(kinds.len(), 5, "{told}");
+    }
+}
+
+#[test]
+fn an_audit_of_states_takes_late_events_and_other_transitions_as_they_are() {
+    let server = Server::start();
+    let admin = server.admin();
+    let tells = json!({"states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"], "additional": ["*"]}]});
+    admin.call("PUT", TRAILS, &tells).expect(201);
+    admin.call("PUT", "/v1/catalog/services/shop/types/step", &tells).expect(201);
+    let agrees = || {
+        ["trail", "step"].into_iter().all(|kind| {
+            let told = admin.post("/v1/audit", &json!({"service": "shop", "type": kind})).expect(200);
+            assert_eq!(told["agrees"], true, "{told}");
+            true
+        })
+    };
+    for round in 0..5 {
+        let some: Vec<Value> = (0..30)
+            .map(|n| {
+                let (n, status) = (round * 30 + n, ["A", "B", "C"][n * 7 % 3]);
+                trail(n, ["trail", "step"][n % 2], (n * 37) % 150, status)
+            })
+            .collect();
+        admin.publish(&json!(some));
+        assert!(agrees());
+    }
 }

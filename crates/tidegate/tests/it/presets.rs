@@ -1,4 +1,5 @@
-//! The configurations in `presets/`: each is applied as it stands, twice, and a folded delivery arrives.
+//! The configurations in `presets/`: each is applied as it stands, twice, and a folded delivery arrives, or what is counted
+//! is told.
 //!
 //! Their windows are as long as in life; the tests close them by trigger.
 
@@ -105,4 +106,65 @@ fn nextup_runs_once_for_each_user_who_became_calm() {
     let mut folded: Vec<Vec<Value>> = arrivals.iter().map(ids).collect();
     folded.sort_by_key(|ids| ids[0].to_string());
     assert_eq!(folded, [vec!["e1", "e3"], vec!["e2"]]);
+}
+
+#[test]
+fn obsinity_profiles_are_counted_measured_followed_and_found() {
+    let server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    apply(&server, "obsinity", &hook);
+    let days = crate::recent::Recent::moving("2026-01-05", true);
+    let update = |id: &str, times: [&str; 2], profile: &str, status: &str, outcome: &str| {
+        json!({
+            "id": id, "source": "profiles", "type": "user_profile.updated",
+            "time": days.text(times[0]), "ended": days.text(times[1]),
+            "data": {"user": {"profile_id": profile, "status": status}, "channel": "web", "region": "eu", "outcome": outcome},
+        })
+    };
+    let mut first = update("1", ["2026-01-05T10:00:00Z", "2026-01-05T10:00:00.100Z"], "p1", "NEW", "SUCCESS");
+    first["events"] = json!([{"type": "user_profile.step", "time": days.text("2026-01-05T10:00:00Z"),
+        "ended": days.text("2026-01-05T10:00:00.040Z"), "data": {"step": "validate"}}]);
+    let events = json!([
+        first,
+        update("2", ["2026-01-05T10:00:10Z", "2026-01-05T10:00:10.300Z"], "p1", "ACTIVE", "FAILURE"),
+        update("3", ["2026-01-05T10:00:20Z", "2026-01-05T10:00:20.200Z"], "p1", "BLOCKED", "SUCCESS"),
+    ]);
+    client.publish(&events);
+    assert_eq!(client.publish(&events)["accepted"], 0, "sent again");
+    let range = json!({"service": "profiles", "type": "user_profile.updated",
+        "from": "2026-01-05T10:00:00Z", "to": "2026-01-05T11:00:00Z", "every": "1h"});
+    let ask = |kind: &str, more: Value| {
+        let mut body = range.clone();
+        let members = body.as_object_mut().expect("an object");
+        members.extend(more.as_object().expect("an object").clone());
+        members.retain(|_, value| !value.is_null());
+        client.post(&format!("/v1/query/{kind}"), &days.json(&body)).expect(200)["buckets"][0].clone()
+    };
+    let count = |more: Value| ask("counters", more)["series"][0]["count"].clone();
+    assert_eq!(count(json!({"counter": "all"})), 3);
+    assert_eq!(count(json!({"counter": "by_channel", "where": {"data.channel": "web"}})), 3);
+    assert_eq!(count(json!({"counter": "failed"})), 1);
+    assert_eq!(
+        count(json!({"type": "user_profile.step", "counter": "by_step", "where": {"data.step": "validate"}})),
+        1
+    );
+    let measured = ask("histograms", json!({"histogram": "duration"}))["series"][0].clone();
+    assert_eq!((&measured["count"], &measured["sum"]), (&json!(3), &json!(600)), "{measured}");
+    let of = json!({"type": null, "object": "user_profile", "attribute": "data.user.status", "fill": "none"});
+    let told = ask("transitions", of)["transitions"].clone();
+    let change = |from: &str, to: &str| json!({"from_state": from, "to_state": to, "count": 1});
+    let mut changes = told.as_array().expect("a list").clone();
+    changes.sort_by_key(Value::to_string);
+    let mut expected = vec![
+        change("(none)", "NEW"),
+        change("NEW", "ACTIVE"),
+        change("ACTIVE", "BLOCKED"),
+        change("NEW", "BLOCKED"),
+    ];
+    expected.sort_by_key(Value::to_string);
+    assert_eq!(changes, expected);
+    let found = client.get("/v1/events?where=data.user.status%20%3D%3D%20%27ACTIVE%27").expect(200);
+    assert_eq!(found["items"][0]["id"], "2");
+    let audit = json!({"service": "profiles", "type": "user_profile.updated"});
+    assert_eq!(client.post("/v1/audit", &audit).expect(200)["agrees"], true);
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Subject;
 use crate::limits::{QUERY_PERCENTILES_MAX, QUERY_POINTS_MAX, QUERY_VALUES_MAX};
 use crate::observe::decimal;
-use crate::observe::extract::{in_key, shortened};
+use crate::observe::extract::{RESERVED, in_key, shortened};
 use crate::observe::metric::Kind;
 use crate::subscriber::{Invalid, read};
 use crate::time::{Span, Timestamp};
@@ -156,6 +156,14 @@ impl Ask {
             let detail = format!("`percentiles` has 1 to {QUERY_PERCENTILES_MAX} numbers from 0 to 1");
             return Err(Invalid::new("field_range", "percentiles", detail));
         }
+        let before = |at: usize| &self.percentiles[..at];
+        let is_repeated =
+            |at: &usize| before(*at).iter().any(|q| q.total_cmp(&self.percentiles[*at]).is_eq());
+        if let Some(at) = (0..count).find(is_repeated) {
+            let field = format!("percentiles[{at}]");
+            let detail = format!("`{field}` repeats {}; remove it", self.percentiles[at]);
+            return Err(Invalid::new("field_repeated", &field, detail));
+        }
         let is_series = self.from.is_some() || self.to.is_some() || self.every.is_some();
         if self.at.is_some() && is_series {
             let detail = "`at` asks for one moment; `from`, `to` and `every` ask for many";
@@ -220,7 +228,7 @@ impl Body {
                 let detail = format!("`{field}` is a value or a list of values");
                 return Err(Invalid::new("field_value", &field, detail));
             }
-            filters.insert(name, values.iter().map(|value| in_key(text_of(value))).collect());
+            filters.insert(name, values.iter().map(|value| in_key(reserved(text_of(value)))).collect());
         }
         if kind == Kind::State || kind == Kind::Transition {
             let lists = [
@@ -230,7 +238,8 @@ impl Body {
             ];
             let given = lists.into_iter().filter_map(|(name, states)| Some((name, states?)));
             let narrow = given.filter(|(_, states)| !states.is_empty() && !states.iter().any(|s| s == "*"));
-            let kept = |states: Vec<String>| states.iter().map(|state| shortened(state)).collect();
+            let kept =
+                |states: Vec<String>| states.into_iter().map(|state| shortened(&reserved(state))).collect();
             filters.extend(narrow.map(|(name, states)| (name.to_owned(), kept(states))));
         }
         match filters.iter().find(|(_, values)| values.len() > QUERY_VALUES_MAX) {
@@ -245,6 +254,11 @@ impl Body {
 
 fn needed(name: &str, value: Option<String>) -> Result<String, Invalid> {
     value.ok_or_else(|| Invalid::new("field_missing", name, format!("`{name}`: missing field `{name}`")))
+}
+
+/// What stands for something else than a text may be written in any case.
+fn reserved(text: String) -> String {
+    RESERVED.iter().find(|known| known.eq_ignore_ascii_case(&text)).map_or(text, |known| (*known).to_owned())
 }
 
 /// A value as it is compared: a number is the same whether it is given as one or as its text.

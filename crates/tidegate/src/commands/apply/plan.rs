@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use tidegate_core::gate::{Gate, check_name};
-use tidegate_core::subscriber::Invalid;
+use tidegate_core::gate::check_name;
+use tidegate_core::limits::{
+    CATALOG_TYPES_PER_PROJECT_MAX, GATES_PER_PROJECT_MAX, SUBSCRIBERS_PER_PROJECT_MAX,
+};
 
 use super::documents::{Document, Kind};
 use crate::client::Client;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 
 /// What happens to one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub(crate) struct Step {
     pub(crate) fields: Vec<Value>,
     /// The secret of a subscriber that was made.
     pub(crate) secret: Option<String>,
+    /// Where it stands in the files; a deletion stands nowhere.
+    place: Option<String>,
     path: Vec<String>,
     body: Map<String, Value>,
 }
@@ -62,8 +66,16 @@ impl Step {
         value
     }
 
-    /// Does it.
+    /// Does it; what fails is told with its place.
     pub(crate) async fn carry_out(&mut self, client: &mut Client) -> Result<(), Failure> {
+        let done = self.send(client).await;
+        done.map_err(|failure| match &self.place {
+            Some(place) => at(place, failure),
+            None => at(&format!("{} {}", self.kind.name(), self.name), failure),
+        })
+    }
+
+    async fn send(&mut self, client: &mut Client) -> Result<(), Failure> {
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         if self.change == Change::Delete {
             client.act(Method::DELETE, &path, None).await?;
@@ -97,15 +109,17 @@ pub(crate) async fn plan(
         let step = match document.kind {
             Kind::Subscriber => plan_subscriber(client, document, existing).await,
             Kind::Type => plan_type(client, document).await,
-            Kind::Gate => plan_gate(document, existing),
+            Kind::Gate => plan_gate(client, document).await,
         };
-        let step = step.map_err(|failure| at(&place, failure))?;
+        let mut step = step.map_err(|failure| at(&place, failure))?;
         if steps.iter().any(|other| other.kind == step.kind && other.path == step.path) {
             let title = format!("{place}: the {} {} is there twice", step.kind.name(), step.name);
             return Err(Failure::usage(title).fix("keep one of the documents"));
         }
+        step.place = Some(place);
         steps.push(step);
     }
+    check_room(&known, &steps)?;
     if is_pruning {
         steps.extend(prune(&known, &steps));
     }
@@ -129,18 +143,27 @@ async fn plan_subscriber(
         None => id_by_name(&body, existing)?,
     };
     let path = vec!["v1".to_owned(), "subscribers".to_owned(), id.clone()];
+    ask(client, Kind::Subscriber, id, path, body).await
+}
+
+/// The server checks what is declared and tells what would change.
+async fn ask(
+    client: &mut Client,
+    kind: Kind,
+    name: String,
+    path: Vec<String>,
+    body: Map<String, Value>,
+) -> Result<Step, Failure> {
     let segments: Vec<&str> = path.iter().map(String::as_str).collect();
-    let told = client
-        .ask(Method::PUT, &segments, &[("dry_run", "true")], &Value::Object(body.clone()))
-        .await?
-        .json()?;
+    let wanted = Value::Object(body.clone());
+    let told = client.ask(Method::PUT, &segments, &[("dry_run", "true")], &wanted).await?.json()?;
     let change = match told["change"].as_str() {
         Some("create") => Change::Create,
         Some("update") => Change::Update,
         _ => Change::None,
     };
     let fields = told["fields"].as_array().cloned().unwrap_or_default();
-    Ok(Step { kind: Kind::Subscriber, name: id, change, fields, secret: None, path, body })
+    Ok(Step { kind, name, change, fields, secret: None, place: None, path, body })
 }
 
 /// A document without an id means the subscriber of its name, or a new one called so.
@@ -172,39 +195,7 @@ async fn plan_type(client: &mut Client, document: Document) -> Result<Step, Fail
     };
     let (service, type_name) = (text("service")?, text("type")?);
     let path = ["v1", "catalog", "services", &service, "types", &type_name].map(str::to_owned).to_vec();
-    let segments: Vec<&str> = path.iter().map(String::as_str).collect();
-    let current = match client.get(&segments, &[]).await {
-        Ok(answer) => Some(answer.json()?),
-        Err(failure) if failure.exit == Exit::NotFound => None,
-        Err(failure) => return Err(failure),
-    };
-    let (change, fields) = compare_type(current.as_ref(), &body);
-    let name = format!("{service}/{type_name}");
-    Ok(Step { kind: Kind::Type, name, change, fields, secret: None, path, body })
-}
-
-/// A type is replaced as a whole: what the document leaves out goes away.
-fn compare_type(current: Option<&Value>, wanted: &Map<String, Value>) -> (Change, Vec<Value>) {
-    let Some(current) = current.and_then(Value::as_object) else { return (Change::Create, Vec::new()) };
-    let declared = [
-        "schema",
-        "deprecated",
-        "description",
-        "retention",
-        "index",
-        "counters",
-        "histograms",
-        "states",
-        "observe",
-    ];
-    let differing = declared.iter().filter(|name| {
-        let present = |members: &Map<String, Value>| members.get(**name).cloned().unwrap_or(Value::Null);
-        present(current) != present(wanted)
-    });
-    let unknown = wanted.keys().map(String::as_str).filter(|name| !declared.contains(name));
-    let fields: Vec<Value> =
-        differing.copied().chain(unknown).map(|field| json!({ "field": field })).collect();
-    (if fields.is_empty() { Change::None } else { Change::Update }, fields)
+    ask(client, Kind::Type, format!("{service}/{type_name}"), path, body).await
 }
 
 /// What the documents say is there when the subscribers come: the server can not know of gates that are made with them.
@@ -226,28 +217,34 @@ async fn check_gates(client: &mut Client, documents: &[Document], is_pruning: bo
     Ok(())
 }
 
-/// Checked here as the server does, so that a mistake leaves everything before it unapplied.
-fn plan_gate(document: Document, existing: &[Value]) -> Result<Step, Failure> {
+async fn plan_gate(client: &mut Client, document: Document) -> Result<Step, Failure> {
     let mut body = document.members;
     let Some(Value::String(name)) = body.remove("name") else {
         return Err(Failure::usage("a gate needs a `name`"));
     };
-    let wrong = |invalid: Invalid| Failure::usage(invalid.detail);
-    check_name(&name, "name").map_err(wrong)?;
-    let gate = Gate::parse(Value::Object(body.clone()).to_string().as_bytes()).map_err(wrong)?;
-    let current = existing.iter().find(|gate| gate["name"] == name.as_str());
-    let (change, fields) = compare_gate(current, gate);
+    // The empty name would be the path of the list.
+    check_name(&name, "name").map_err(|invalid| Failure::usage(invalid.detail))?;
     let path = ["v1", "gates", &name].map(str::to_owned).to_vec();
-    Ok(Step { kind: Kind::Gate, name, change, fields, secret: None, path, body })
+    ask(client, Kind::Gate, name, path, body).await
 }
 
-fn compare_gate(current: Option<&Value>, wanted: Gate) -> (Change, Vec<Value>) {
-    let Some(current) = current else { return (Change::Create, Vec::new()) };
-    let wanted = [("rate", json!(wanted.rate)), ("burst", json!(wanted.burst))];
-    let differing = wanted.into_iter().filter(|(field, to)| current[*field] != *to);
-    let fields: Vec<Value> =
-        differing.map(|(field, to)| json!({ "field": field, "from": current[field], "to": to })).collect();
-    (if fields.is_empty() { Change::None } else { Change::Update }, fields)
+/// Each document fits by itself; all that are new must fit together.
+fn check_room(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Result<(), Failure> {
+    for (kind, resources) in known {
+        let most = match kind {
+            Kind::Type => CATALOG_TYPES_PER_PROJECT_MAX,
+            Kind::Gate => GATES_PER_PROJECT_MAX,
+            Kind::Subscriber => SUBSCRIBERS_PER_PROJECT_MAX,
+        };
+        let is_new = |step: &&Step| step.kind == *kind && step.change == Change::Create;
+        let (there, new) = (resources.len(), steps.iter().filter(is_new).count());
+        if new > 0 && there + new > most {
+            let name = kind.name();
+            let title = format!("{new} new documents of `kind: {name}`, where {there} of at most {most} are");
+            return Err(Failure::usage(title).fix("delete what is not used first; deletions come last"));
+        }
+    }
+    Ok(())
 }
 
 fn prune(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Vec<Step> {
@@ -259,7 +256,7 @@ fn prune(known: &BTreeMap<Kind, Vec<Value>>, steps: &[Step]) -> Vec<Step> {
                 continue;
             }
             let (change, fields, body) = (Change::Delete, Vec::new(), Map::new());
-            gone.push(Step { kind: *kind, name, change, fields, secret: None, path, body });
+            gone.push(Step { kind: *kind, name, change, fields, secret: None, place: None, path, body });
         }
     }
     // Subscribers go before the gates they pass and the types they were made for.
@@ -331,23 +328,20 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_says_the_same_is_left_alone() {
-        let current = json!({"name":"g","rate":"3/s","burst":3,"updated_at":"x"});
-        let change = |wanted: &str| compare_gate(Some(&current), Gate::parse(wanted.as_bytes()).unwrap()).0;
-        assert_eq!(change(r#"{"rate":"3/s"}"#), Change::None);
-        assert_eq!(change(r#"{"rate":"3/s","burst":3}"#), Change::None);
-        assert_eq!(change(r#"{"rate":"4/s"}"#), Change::Update);
-        assert_eq!(change(r#"{"rate":"3/s","burst":9}"#), Change::Update);
-    }
-
-    #[test]
-    fn a_type_that_says_the_same_is_left_alone() {
-        let current = json!({"service":"s","type":"t","schema":{"type":"object"},"updated_at":"x"});
-        let same = json!({"schema":{"type":"object"}});
-        assert_eq!(compare_type(Some(&current), same.as_object().unwrap()).0, Change::None);
-        let other = json!({"description":"d"});
-        let (change, fields) = compare_type(Some(&current), other.as_object().unwrap());
-        assert_eq!((change, fields.len()), (Change::Update, 2));
-        assert_eq!(compare_type(None, same.as_object().unwrap()).0, Change::Create);
+    fn what_is_new_must_fit_together() {
+        let known = BTreeMap::from([(Kind::Gate, vec![Value::Null; GATES_PER_PROJECT_MAX - 1])]);
+        let step = |name: &str, change| Step {
+            kind: Kind::Gate,
+            name: name.to_owned(),
+            change,
+            fields: Vec::new(),
+            secret: None,
+            place: None,
+            path: Vec::new(),
+            body: Map::new(),
+        };
+        assert!(check_room(&known, &[step("a", Change::Create), step("b", Change::Update)]).is_ok());
+        let told = check_room(&known, &[step("a", Change::Create), step("b", Change::Create)]).unwrap_err();
+        assert!(told.to_string().contains("999 of at most 1000"), "{told}");
     }
 }
