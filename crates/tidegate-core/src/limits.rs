@@ -101,6 +101,9 @@ pub const GATE_CLIENTS_MAX: usize = 1_000;
 /// How long a token of a shared gate is kept for the process whose first in line has waited longest: more than a busy process
 /// comes too late, and no more than one that died may cost the others.
 pub const GATE_PATIENCE_MS: u64 = 100;
+/// What a process has heard of a gate that others pass too holds for this long; then it is worth another look before windows are
+/// stretched by it.
+pub const GATE_HEARD_MS: u64 = 1_000;
 /// Waiting times that are remembered for each gate, to show how long it takes at present.
 pub const GATE_WAITS_KEPT: usize = 128;
 /// Total deadline of one attempt unless the subscriber says otherwise.

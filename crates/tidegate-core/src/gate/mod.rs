@@ -16,6 +16,7 @@ use crate::limits::{GATE_BURST_MAX, GATE_NAME_BYTES_MAX, RATE_PER_SECOND_MAX};
 use crate::subscriber::{Invalid, Rate, read};
 
 pub use basin::{Basin, Caller, Front, Given};
+pub(crate) use reservoir::eighths;
 pub use reservoir::{ASTRAY_US, Flow, PENALTY_MAX_US, Reservoir, STEP_US, Standing, TOKEN};
 
 /// What the owner of a gate says about it.

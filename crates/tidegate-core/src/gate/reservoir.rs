@@ -205,7 +205,7 @@ fn filled_at(eighths: i128) -> i128 {
 }
 
 /// At which part of the rate it fills, so long after a penalty.
-fn eighths(since_us: i64) -> u8 {
+pub(crate) fn eighths(since_us: i64) -> u8 {
     match since_us {
         ..0 => 0,
         since if since < STEP_US => 1,

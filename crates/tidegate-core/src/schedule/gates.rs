@@ -12,6 +12,7 @@
 
 mod clients;
 mod folds;
+mod pressure;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use super::lineup::Lineup;
 use super::meter::{Meter, Wait};
 use super::{Schedule, Slot, Turn, stamped_at};
-use crate::gate::{Flow, Standing, pressure};
+use crate::gate::{Flow, Standing, eighths};
 use crate::id::{GateNo, SubscriberNo};
 use crate::limits::{GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
 use crate::time::Timestamp;
@@ -123,6 +124,10 @@ pub(super) struct Line {
     waits: VecDeque<Duration>,
     /// The bucket that all share has heard that somebody waits here, and not that he does no longer.
     pub(super) is_known: bool,
+    /// When the one that has waited longest became ready, wherever it is, and when that was heard.
+    first_elsewhere: Option<(Timestamp, Timestamp)>,
+    /// When somebody last looked how it stands elsewhere.
+    looked_at: Timestamp,
     passed: u64,
     penalties: u64,
     preparing: Preparing,
@@ -142,6 +147,8 @@ impl Line {
             is_recovering: false,
             waits: VecDeque::new(),
             is_known: false,
+            first_elsewhere: None,
+            looked_at: Timestamp::default(),
             passed: 0,
             penalties: 0,
             preparing: Preparing::default(),
@@ -182,7 +189,10 @@ impl Line {
     fn standing(&self, now: Timestamp) -> Standing {
         let mut standing = match &self.meter {
             Meter::Own(bucket) => bucket.standing(now),
-            _ => Standing { eighths: 8, ..Standing::default() },
+            _ => {
+                let since_ms = now.as_ms().saturating_sub(self.closed_until.as_ms());
+                Standing { eighths: eighths(since_ms.saturating_mul(1_000)), ..Standing::default() }
+            }
         };
         standing.penalized_for = standing.penalized_for.max(self.closed_until.since(now));
         if !standing.penalized_for.is_zero() {
@@ -236,14 +246,6 @@ impl Schedule {
         self.wait_at(gate, until.since(now));
     }
 
-    /// What is known of the bucket that all share: it is penalised for so long yet.
-    pub fn hear(&mut self, gate: GateNo, penalized_for: Duration, now: Timestamp) {
-        let Some(line) = self.lines.get_mut(&gate) else { return };
-        if !penalized_for.is_zero() {
-            line.close(now.plus(penalized_for), now);
-        }
-    }
-
     /// When the first in line became ready.
     pub(super) fn first_at(&self, gate: GateNo) -> Option<Timestamp> {
         let ((stamp, _), _) = self.lines.get(&gate)?.waiting.first_key_value()?;
@@ -281,24 +283,6 @@ impl Schedule {
         let clients = self.lines.values().map(|line| line.clients).sum();
         let all: usize = self.lines.values().map(|line| line.waiting.len()).sum();
         (all - clients, clients)
-    }
-
-    /// How long somebody who joins a line now would wait.
-    pub fn line_pressure(&self, gate: GateNo, now: Timestamp) -> Duration {
-        self.lines.get(&gate).map_or(Duration::ZERO, |line| {
-            // All deliveries of a subscriber stand behind one place.
-            let ahead = line.waiting.keys().map(|(_, waiter)| match waiter {
-                Waiter::Client => 1,
-                Waiter::Subscriber(other) => self.lineups.get(other).map_or(0, Lineup::waiting),
-            });
-            pressure(line.flow, line.standing(now), ahead.sum())
-        })
-    }
-
-    /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
-    pub fn gate_pressure(&self, subscriber: SubscriberNo, now: Timestamp) -> Duration {
-        let gate = self.lineups.get(&subscriber).and_then(|lineup| lineup.terms.gate);
-        gate.map_or(Duration::ZERO, |gate| self.line_pressure(gate, now))
     }
 
     /// A subscriber takes its place in the line of its gate.

@@ -253,6 +253,33 @@ fn a_line_that_became_empty_lets_the_others_know() {
 }
 
 #[test]
+fn what_others_know_of_a_gate_stretches_windows_here() {
+    let mut schedule = Schedule::default();
+    schedule.share_rates();
+    schedule.set_gates(&BTreeMap::from([(GATE, flow("1/s", 1))]), at(0));
+    schedule.admit(1, terms(9, None), at(0));
+    assert_eq!(schedule.gate_pressure(1, at(5_000)), Duration::ZERO);
+    let look = Beg { who: Slot::Gate(GATE), flow: flow("1/s", 1), wanted: 0, since: None };
+    assert_eq!((schedule.begs(), schedule.has_beggars()), (vec![look], false));
+    schedule.hear(GATE, Duration::ZERO, Some(at(1_000)), at(5_010));
+    assert_eq!(
+        schedule.gate_pressure(1, at(5_020)).as_millis(),
+        4_020,
+        "as long as the first of all has waited"
+    );
+    assert!(!schedule.has_beggars(), "that was a moment ago");
+    assert_eq!(schedule.gate_pressure(1, at(6_010)).as_millis(), 5_010);
+    assert_eq!(schedule.begs(), [look], "another look");
+    assert_eq!(schedule.gate_pressure(1, at(7_010)), Duration::ZERO, "without an answer nothing is known");
+    schedule.begs();
+    schedule.hear(GATE, Duration::from_secs(9), None, at(7_020));
+    assert_eq!(schedule.gate_pressure(1, at(8_020)).as_secs(), 8);
+    push(&mut schedule, 1, 10, 17_000);
+    let slow = schedule.line_pressure(GATE, at(17_000));
+    assert_eq!(slow.as_secs(), 8, "an eighth of the rate after a pause, also of one that was heard of");
+}
+
+#[test]
 fn a_penalty_here_holds_before_the_others_have_heard_of_it() {
     let mut schedule = Schedule::default();
     schedule.share_rates();
@@ -271,7 +298,7 @@ fn a_penalty_here_holds_before_the_others_have_heard_of_it() {
     assert!(picks(&mut schedule, 1_999).is_empty() && !schedule.has_beggars());
     assert!(picks(&mut schedule, 2_000).is_empty() && schedule.has_beggars());
     schedule.begs();
-    schedule.hear(GATE, Duration::from_secs(3), at(2_001));
+    schedule.hear(GATE, Duration::from_secs(3), None, at(2_001));
     schedule.grant(Slot::Gate(GATE), 0, Duration::from_secs(3), at(2_001));
     assert_eq!(schedule.line(GATE, at(2_001)).unwrap().standing.penalized_for.as_secs(), 3);
 
@@ -374,7 +401,7 @@ proptest! {
                 let tokens = reservoir.take(beg.flow, now * 1_000, beg.wanted);
                 let standing = reservoir.standing(beg.flow, now * 1_000);
                 now += latency;
-                schedule.hear(GATE, standing.penalized_for, at(now));
+                schedule.hear(GATE, standing.penalized_for, None, at(now));
                 schedule.grant(beg.who, tokens, standing.next_in, at(now));
             }
             for delivery in picks(schedule, now) {

@@ -161,6 +161,8 @@ pub struct Schedule {
     shares_rates: bool,
     /// Who waits for tokens of such a rate and has not asked yet.
     beggars: BTreeSet<Slot>,
+    /// Gates of which more is to be known.
+    looks: BTreeSet<GateNo>,
     /// The stamp of the delivery or client that became ready last.
     stamps: u64,
     /// The latest time that anybody said.
@@ -392,19 +394,6 @@ impl Schedule {
         self.hungry.insert(subscriber);
         self.appetite = true;
         self.line_up(subscriber);
-    }
-
-    /// Somebody wants this delivery, which is due in the store, sent now, whatever its breaker says.
-    pub fn ask(&mut self, subscriber: SubscriberNo, delivery: DeliveryNo) {
-        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) {
-            lineup.asked.insert(delivery);
-            self.asked.push((subscriber, delivery));
-        }
-    }
-
-    /// The deliveries that were asked for since.
-    pub fn take_asked(&mut self) -> Vec<(SubscriberNo, DeliveryNo)> {
-        std::mem::take(&mut self.asked)
     }
 
     /// A subscriber has done nothing but fail since then, as was known before it took part here.

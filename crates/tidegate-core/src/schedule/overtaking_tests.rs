@@ -95,7 +95,7 @@ impl Harbour {
                 Letter::Ask(beg) => self.answer(replica, beg, now),
                 Letter::Answer { who, tokens, next_in, penalized_for } => {
                     if let Some(schedule) = &mut self.schedules[replica] {
-                        schedule.hear(GATE, penalized_for, at(now));
+                        schedule.hear(GATE, penalized_for, None, at(now));
                         schedule.grant(who, tokens, next_in, at(now));
                     }
                 }

@@ -56,9 +56,9 @@ pub struct Beg {
     pub who: Slot,
     /// Of which rate.
     pub flow: Flow,
-    /// How many it could use at once. None: nobody is in line any more, and there is nothing to answer.
+    /// How many it could use at once. None: nobody is in line any more, or it only looks; [`Schedule::hear`] is all the answer.
     pub wanted: u32,
-    /// When the first in line became ready; absent where there is no line.
+    /// When the first in line became ready; absent where there is no line, or where it does not matter.
     pub since: Option<Timestamp>,
 }
 
@@ -103,13 +103,18 @@ impl Schedule {
 
     /// Whether somebody waits for tokens who has not asked yet, or the others have to hear of a penalty.
     pub fn has_beggars(&self) -> bool {
-        !(self.beggars.is_empty() && self.penalties.is_empty())
+        !(self.beggars.is_empty() && self.looks.is_empty() && self.penalties.is_empty())
     }
 
     /// Who waits for tokens since this was last asked. Each is answered by [`Schedule::grant`].
     pub fn begs(&mut self) -> Vec<Beg> {
         let beggars = std::mem::take(&mut self.beggars);
-        beggars.into_iter().filter_map(|who| self.beg(who)).collect()
+        let mut begs: Vec<Beg> = beggars.into_iter().filter_map(|who| self.beg(who)).collect();
+        for gate in std::mem::take(&mut self.looks) {
+            let flow = self.gate_flow(gate);
+            begs.extend(flow.map(|flow| Beg { who: Slot::Gate(gate), flow, wanted: 0, since: None }));
+        }
+        begs
     }
 
     fn beg(&mut self, who: Slot) -> Option<Beg> {

@@ -4,10 +4,23 @@
 //! it.
 
 use super::{Bounds, Schedule, fits};
-use crate::id::SubscriberNo;
+use crate::id::{DeliveryNo, SubscriberNo};
 use crate::time::Timestamp;
 
 impl Schedule {
+    /// Somebody wants this delivery, which is due in the store, sent now, whatever its breaker says.
+    pub fn ask(&mut self, subscriber: SubscriberNo, delivery: DeliveryNo) {
+        if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) {
+            lineup.asked.insert(delivery);
+            self.asked.push((subscriber, delivery));
+        }
+    }
+
+    /// The deliveries that were asked for since.
+    pub fn take_asked(&mut self) -> Vec<(SubscriberNo, DeliveryNo)> {
+        std::mem::take(&mut self.asked)
+    }
+
     /// How many new deliveries of a subscriber memory takes. None while older ones wait in the store.
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {

@@ -303,15 +303,18 @@ impl Desk {
 
     /// Answers who begged.
     pub fn grant(&self, who: Slot, grant: Grant) {
+        self.hear(who, &grant);
         let now = self.clock.now();
-        {
-            let mut schedule = self.lock();
-            if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) {
-                schedule.hear(gate, standing.penalized_for, now);
-            }
-            schedule.grant(who, grant.granted, grant.next_in, now);
-        }
+        self.lock().grant(who, grant.granted, grant.next_in, now);
         self.work.notify_one();
+    }
+
+    /// How a bucket stands that all processes share.
+    pub fn hear(&self, who: Slot, grant: &Grant) {
+        let now = self.clock.now();
+        if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) {
+            self.lock().hear(gate, standing.penalized_for, grant.first, now);
+        }
     }
 
     /// Nothing is ours before the others have agreed.

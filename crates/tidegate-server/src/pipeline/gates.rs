@@ -3,6 +3,7 @@
 //! A client stands in the same line as deliveries; its place is given back when it goes away. Nobody waits here while holding
 //! a worker: a client waits in its own request.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -151,7 +152,18 @@ impl Desk {
     /// How long a new delivery of a subscriber would wait at its gate: zero while that is calm, or when it passes none.
     pub fn gate_pressure(&self, subscriber: SubscriberNo) -> Duration {
         let now = self.clock.now();
-        self.lock().gate_pressure(subscriber, now)
+        let mut schedule = self.lock();
+        let pressure = schedule.gate_pressure(subscriber, now);
+        self.ring_if_hungry(schedule);
+        pressure
+    }
+
+    /// These were penalised elsewhere.
+    pub(super) fn look_at(&self, gates: &BTreeSet<GateNo>) {
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        gates.iter().for_each(|gate| schedule.look_at(*gate, now));
+        self.ring_if_hungry(schedule);
     }
 
     /// What a delivery in this process's hands waits for, in words; nothing when it is under way, or elsewhere.

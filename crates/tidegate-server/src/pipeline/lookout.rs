@@ -127,6 +127,7 @@ impl Lookout {
         for subscriber in &news.subscribers {
             self.desk.expect(*subscriber, now);
         }
+        self.desk.look_at(&news.gates);
         if news.events || news.everything {
             self.watch.stir();
         }

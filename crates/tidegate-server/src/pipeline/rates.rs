@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate_core::limits::GRANT_ANSWER_MAX_MS;
 use tidegate_core::schedule::{Beg, Penalty, Slot};
-use tidegate_store::coordination::{BucketKey, Coordination};
+use tidegate_store::coordination::{BucketKey, Coordination, News};
 use tokio::task::JoinSet;
 
 use super::desk::Desk;
@@ -43,7 +43,7 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
     let asked = desk.clock.steady();
     let mut grant = coordination.take_in_line(&bucket, beg.flow, beg.wanted, beg.since).await;
     if beg.wanted == 0 {
-        return;
+        return desk.hear(beg.who, &grant);
     }
     // A process that stood still meanwhile would use old tokens with new ones.
     if desk.clock.steady().saturating_sub(asked) > Duration::from_millis(GRANT_ANSWER_MAX_MS) {
@@ -54,4 +54,5 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
 
 async fn close(coordination: Arc<dyn Coordination>, penalty: Penalty) {
     coordination.penalize(&BucketKey::gate(penalty.gate), penalty.flow, penalty.lasts).await;
+    coordination.tell(News::penalty(penalty.gate));
 }

@@ -62,7 +62,7 @@ pub async fn run(fixture: &dyn Fixture) {
 
 async fn tellings_reach_all_others(fixture: &dyn Fixture) {
     let replicas = join(fixture).await;
-    let news = News { jobs: true, ..News::work([1, 2]) };
+    let news = News { jobs: true, gates: [3].into(), ..News::work([1, 2]) };
     replicas[0].tell(news.clone());
     for other in &replicas[1..] {
         assert_eq!(other.hear().await, news);
@@ -230,6 +230,7 @@ async fn who_waits_longest_is_served_first(fixture: &dyn Fixture) {
     let told = replicas[0].take_in_line(&bucket, flow, 1, Some(at(9))).await;
     assert_eq!(told.granted, 0);
     assert!(replicas[1].take_in_line(&bucket, flow, 1, Some(at(5))).await.next_in <= told.next_in);
+    assert_eq!(replicas[2].take(&bucket, flow, 0).await.first, Some(at(5)), "all know how long it takes");
     timer::pause(told.next_in).await;
     for younger in [&replicas[0], &replicas[2]] {
         let later = younger.take_in_line(&bucket, flow, 1, Some(at(9))).await;

@@ -68,7 +68,7 @@ impl Hub {
         *known = flow;
         let given = basin.ask(flow, now_us, wish.wanted, wish.caller);
         basin.reservoir.penalize(flow, now_us, now_us + wish.penalty_us);
-        Grant::of(given, basin.reservoir, flow)
+        Grant::of(given, *basin, flow)
     }
 }
 

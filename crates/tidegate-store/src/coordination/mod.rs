@@ -21,7 +21,7 @@ mod tokens;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::gate::{Flow, Given, Reservoir, Standing};
+use tidegate_core::gate::{Basin, Flow, Given, Standing};
 use tidegate_core::id::{GateNo, SubscriberNo};
 use tidegate_core::time::Timestamp;
 
@@ -99,22 +99,26 @@ pub struct Grant {
     pub next_in: Duration,
     /// How the bucket stands after that; absent if it could not be reached.
     pub standing: Option<Standing>,
+    /// When the first of all lines became ready, of those who wait there.
+    pub first: Option<Timestamp>,
 }
 
 impl Grant {
     /// None for now.
     fn nothing_for(next_in: Duration) -> Self {
-        Self { granted: 0, next_in, standing: None }
+        Self { granted: 0, next_in, standing: None, first: None }
     }
 
     /// What was given, of a bucket that is left like this.
-    fn of(given: Given, left: Reservoir, flow: Flow) -> Self {
-        let standing = left.standing(flow, left.at_us);
+    fn of(given: Given, left: Basin, flow: Flow) -> Self {
+        let Basin { reservoir, front } = left;
+        let standing = reservoir.standing(flow, reservoir.at_us);
+        let first = (front.who != 0).then(|| Timestamp::from_ms(front.since_ms));
         let (granted, next_in) = match given {
             Given::Tokens(granted) => (granted, standing.next_in),
             Given::Later => (0, flow.moment()),
         };
-        Self { granted, next_in, standing: Some(standing) }
+        Self { granted, next_in, standing: Some(standing), first }
     }
 }
 

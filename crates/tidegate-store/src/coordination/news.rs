@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::id::SubscriberNo;
+use tidegate_core::id::{GateNo, SubscriberNo};
 use tidegate_core::limits::NEWS_SUBSCRIBERS_MAX;
 
 /// What is worth a look.
@@ -19,6 +19,8 @@ pub struct News {
     pub jobs: bool,
     /// They have work that is due in the store.
     pub subscribers: BTreeSet<SubscriberNo>,
+    /// They were penalised.
+    pub gates: BTreeSet<GateNo>,
 }
 
 impl News {
@@ -39,6 +41,11 @@ impl News {
         news
     }
 
+    /// A gate was penalised.
+    pub fn penalty(gate: GateNo) -> Self {
+        Self { gates: BTreeSet::from([gate]), ..Self::default() }
+    }
+
     /// Nothing at all.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -55,12 +62,13 @@ impl News {
         } else {
             self.subscribers.extend(other.subscribers);
         }
+        self.gates.extend(other.gates);
         self.shorten();
     }
 
     /// A long list says no more than that there is work everywhere, and does not fit into a message.
     fn shorten(&mut self) {
-        if self.everything || self.subscribers.len() > NEWS_SUBSCRIBERS_MAX {
+        if self.everything || self.subscribers.len() + self.gates.len() > NEWS_SUBSCRIBERS_MAX {
             *self = Self::everything();
         }
     }
@@ -69,7 +77,9 @@ impl News {
     pub(super) fn write(&self, sender: u64) -> String {
         let flags = [(self.everything, 'a'), (self.configuration, 'c'), (self.events, 'e'), (self.jobs, 'j')];
         let flags: String = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
-        let numbers: Vec<String> = self.subscribers.iter().map(ToString::to_string).collect();
+        let subscribers = self.subscribers.iter().map(ToString::to_string);
+        let numbers: Vec<String> =
+            subscribers.chain(self.gates.iter().map(|gate| format!("g{gate}"))).collect();
         format!("{sender:x} {flags} {}", numbers.join(","))
     }
 
@@ -94,8 +104,12 @@ impl News {
                 _ => return None,
             }
         }
-        let numbers = numbers?.split(',').filter(|number| !number.is_empty());
-        news.subscribers = numbers.map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        for number in numbers?.split(',').filter(|number| !number.is_empty()) {
+            match number.strip_prefix('g') {
+                Some(gate) => news.gates.insert(gate.parse().ok()?),
+                None => news.subscribers.insert(number.parse().ok()?),
+            };
+        }
         news.shorten();
         Some(news)
     }
@@ -110,8 +124,10 @@ mod tests {
 
     #[test]
     fn news_are_read_as_they_were_written() {
-        let all = News { configuration: true, events: true, jobs: true, ..News::work([1, 22, 333]) };
-        for news in [News::default(), News::everything(), News::configuration(), News::work([7]), all] {
+        let gates = [4, 55].into();
+        let all = News { configuration: true, events: true, jobs: true, gates, ..News::work([1, 22, 333]) };
+        let some = [News::configuration(), News::work([7]), News::penalty(8), all];
+        for news in [News::default(), News::everything()].into_iter().chain(some) {
             assert_eq!(News::read(&news.write(0xfeed), 1), news);
             assert!(News::read(&news.write(1), 1).is_empty(), "one does not hear oneself");
         }
@@ -127,8 +143,9 @@ mod tests {
     #[test]
     fn a_message_is_never_too_long() {
         let most = i64::try_from(NEWS_SUBSCRIBERS_MAX).unwrap();
-        let mut news = News::work((0..most).map(|no| i64::MAX - no));
-        assert_eq!(news.subscribers.len(), NEWS_SUBSCRIBERS_MAX);
+        let mut news = News::work((1..most).map(|no| i64::MAX - no));
+        news.merge(News::penalty(i64::MAX));
+        assert_eq!(news.subscribers.len(), NEWS_SUBSCRIBERS_MAX - 1);
         assert!(news.write(u64::MAX).len() <= PAYLOAD_BYTES_MAX);
         news.merge(News::work([1]));
         assert_eq!(news, News::everything());

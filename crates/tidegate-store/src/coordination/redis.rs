@@ -18,7 +18,7 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
     RedisResult, Script, TlsCertificates, Value,
 };
-use tidegate_core::gate::{ASTRAY_US, Flow, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::gate::{ASTRAY_US, Basin, Flow, Front, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
 use tidegate_core::time::Timestamp;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -91,7 +91,7 @@ local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
 if is_changed then
     redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %s %.0f %.0f', level, now, til, front, since, awaited), 'PX', math.ceil((full + 2 * patience) / 1000) + 1)
 end
-return {granted, level, now, til}
+return {granted, level, now, til, front ~= '0' and 1 or 0, since}
 ";
 
 /// One replica's end.
@@ -305,10 +305,11 @@ impl Shared {
         let (who, since_ms) = wish.who();
         asking.arg(who).arg(since_ms).arg(flow.patience_us());
         asking.arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
-        let answer = asking.invoke_async::<(i64, i64, i64, i64)>(&mut link.connection).await?;
-        let (granted, level, at_us, until_us) = answer;
+        let answer = asking.invoke_async::<(i64, i64, i64, i64, i64, i64)>(&mut link.connection).await?;
+        let (granted, level, at_us, until_us, who, since_ms) = answer;
         let given = u32::try_from(granted).map_or(Given::Later, Given::Tokens);
-        Ok(Grant::of(given, Reservoir { level, at_us, until_us }, flow))
+        let front = Front { who, since_ms, awaited_us: 0 };
+        Ok(Grant::of(given, Basin { reservoir: Reservoir { level, at_us, until_us }, front }, flow))
     }
 
     /// Marks that the buckets are in PostgreSQL.

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use tidegate_core::gate::{ASTRAY_US, Caller, Flow, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
+use tidegate_core::gate::{
+    ASTRAY_US, Basin, Caller, Flow, Front, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN,
+};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Statement;
 
@@ -123,7 +125,7 @@ fn ask_sql() -> String {
                             level - taken * {token} AS rest) AS after
         )
         WHERE name = $1
-        RETURNING granted, level, at_us, until_us"
+        RETURNING granted, level, at_us, until_us, front_who, front_ms"
     )
 }
 
@@ -192,8 +194,9 @@ impl Tokens {
             let row = within(client.query_opt(&self.ask, &values)).await?;
             if let Some(row) = row {
                 let given = u32::try_from(row.get::<_, i64>(0)).map_or(Given::Later, Given::Tokens);
-                let left = Reservoir { level: row.get(1), at_us: row.get(2), until_us: row.get(3) };
-                return Ok(Grant::of(given, left, flow));
+                let reservoir = Reservoir { level: row.get(1), at_us: row.get(2), until_us: row.get(3) };
+                let front = Front { who: row.get(4), since_ms: row.get(5), awaited_us: 0 };
+                return Ok(Grant::of(given, Basin { reservoir, front }, flow));
             }
             within(client.execute(&self.begin, &[&bucket.as_str()])).await?;
         }

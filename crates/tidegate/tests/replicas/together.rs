@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, within_patience};
 use crate::cluster::{Cluster, alive, event, events};
 use crate::receiver::Receiver;
 use crate::server::{ADMIN_KEY, Server};
@@ -214,4 +214,35 @@ fn a_gate_is_one_for_all_of_them() {
     a.admin().post(&format!("{GATE}/penalize"), &json!({ "for": "60s" })).expect(200);
     assert!(b.admin().get(GATE).expect(200)["penalized_until"].is_string(), "all know it");
     acquire(&b, "").problem(429, "gate_busy");
+}
+
+/// Minutes from the beginning of a window to its end.
+fn span(window: &Value) -> i64 {
+    let minute = |field: &str| {
+        let time = window[field].as_str().expect("a time");
+        let part = |at: usize| time[at..at + 2].parse::<i64>().expect("a number");
+        part(11) * 60 + part(14)
+    };
+    (minute("due_at") - minute("opened_at")).rem_euclid(24 * 60)
+}
+
+#[test]
+fn a_penalty_given_to_one_stretches_windows_that_another_opens() {
+    let cluster = Cluster::new();
+    let (a, b) = cluster.two();
+    a.admin().call("PUT", "/v1/gates/api", &json!({ "rate": "100/s" })).expect(201);
+    let fold =
+        json!({ "mode": "quiet", "quiet": "10m", "max_wait": "3h", "by": ["data.k"], "adaptive": true });
+    a.subscribe(&Receiver::start(), &json!({ "gate": "api", "fold": fold }));
+    let mut opened = 0;
+    let mut open = || {
+        opened += 1;
+        let id = format!("e{opened}");
+        b.admin().publish(&json!({ "id": id, "source": "s", "type": "t", "data": { "k": opened } }));
+        let trace = b.admin().get(&format!("/v1/events/{id}/trace")).expect(200);
+        span(&trace["subscribers"][0]["window"])
+    };
+    assert!((10..=11).contains(&open()), "it is calm");
+    a.admin().post("/v1/gates/api/penalize", &json!({ "for": "1h" })).expect(200);
+    assert!(within_patience(|| open() >= 60), "it would wait for an hour anyway");
 }

@@ -69,7 +69,7 @@ impl Coordination for Wire {
         self.travel().await;
         if let Some(lasts) = self.life.cut_for() {
             self.life.clock.pause(lasts.min(PATIENCE)).await;
-            return Grant { granted: 0, next_in: PATIENCE, standing: None };
+            return Grant { granted: 0, next_in: PATIENCE, standing: None, first: None };
         }
         let grant = self.local.take_in_line(bucket, flow, wanted, since).await;
         self.travel().await;
