@@ -12,6 +12,7 @@ mod recent;
 mod server;
 mod shell;
 
+mod auditing;
 mod bombs;
 mod breaker;
 mod catalog;

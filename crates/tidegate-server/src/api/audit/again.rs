@@ -23,6 +23,9 @@ use crate::observing::{Past, Terms, Types};
 /// Events after which what they say of objects is gone through.
 const STRIDE: u64 = 1_000;
 
+/// Objects that are told one by one.
+const WRONG_TOLD_MAX: usize = 100;
+
 /// By state, then by object: the latest that an event said.
 type Said = BTreeMap<MetricNo, BTreeMap<Arc<str>, (Timestamp, Seq, Arc<str>)>>;
 
@@ -50,9 +53,12 @@ pub(super) struct Outcome {
     pub(super) objects: BTreeMap<MetricNo, BTreeMap<Arc<str>, i64>>,
     pub(super) lists: BTreeMap<MetricNo, Lists>,
     /// Of objects about which something was said: what was, and what is known.
-    wrong: BTreeMap<MetricNo, Vec<(Arc<str>, Timestamp, Arc<str>, Option<Arc<str>>)>>,
+    wrong: BTreeMap<MetricNo, Vec<(Timestamp, Wrong)>>,
     looked: BTreeMap<MetricNo, usize>,
 }
+
+/// An object, what an event said of it, and what is known if it is known at all.
+type Wrong = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 /// How an index compares with what the events say.
 #[derive(Default)]
@@ -130,7 +136,7 @@ impl Again {
     /// How many events there were, and what they come to.
     pub(super) fn finish(mut self) -> (u64, Outcome) {
         for (state, objects) in std::mem::take(&mut self.said) {
-            let missing = objects.into_iter().map(|(object, (time, _, value))| (object, time, value, None));
+            let missing = objects.into_iter().map(|(object, (time, _, value))| (time, (object, value, None)));
             self.outcome.wrong.entry(state).or_default().extend(missing);
         }
         for rise in self.sums.slab.into_delta().rises() {
@@ -216,7 +222,7 @@ impl Recounter for Again {
         let is_right = (known.time, known.event) > (time, event)
             || (known.time, known.event) == (time, event) && known.value == value;
         if !is_right {
-            let wrong = (object, time, value, Some(Arc::clone(&known.value)));
+            let wrong = (time, (object, value, Some(Arc::clone(&known.value))));
             self.outcome.wrong.entry(state).or_default().push(wrong);
         }
         true
@@ -237,14 +243,10 @@ fn pairs(lists: Vec<Posting>) -> BTreeSet<(MetricNo, bytes::Bytes, Seq)> {
 
 impl Outcome {
     /// How many objects were looked at, and those that are not as events said; older ones may have been forgotten.
-    pub(super) fn wrong_objects(
-        &mut self,
-        state: MetricNo,
-        since: i64,
-    ) -> (usize, Vec<(Arc<str>, Arc<str>, Option<Arc<str>>)>) {
+    pub(super) fn wrong_objects(&mut self, state: MetricNo, since: i64) -> (usize, Vec<Wrong>) {
         let wrong = self.wrong.remove(&state).unwrap_or_default();
-        let wrong = wrong.into_iter().filter(|(_, time, ..)| time.as_ms() > since);
-        let wrong = wrong.map(|(object, _, said, known)| (object, said, known)).take(100).collect();
+        let wrong = wrong.into_iter().filter(|(time, _)| time.as_ms() > since);
+        let wrong = wrong.map(|(_, wrong)| wrong).take(WRONG_TOLD_MAX).collect();
         (self.looked.get(&state).copied().unwrap_or(0), wrong)
     }
 }
