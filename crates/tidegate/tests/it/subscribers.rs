@@ -255,7 +255,8 @@ fn the_order_can_not_change_under_unfinished_deliveries() {
     let client = server.admin();
     let subscriber = server.subscribe(&Receiver::start(), &json!({ "active": false }));
     client.publish(&numbered(0..1));
-    client.patch(&subscriber.path, &json!({ "order": { "by": "subscriber" } })).problem(409, "conflict");
+    let reordered = json!({ "order": { "by": "subscriber" } });
+    client.patch(&subscriber.path, &reordered).problem(409, "order_unfinished");
     client.patch(&subscriber.path, &json!({ "name": "still possible" })).expect(200);
 }
 

@@ -27,6 +27,8 @@ fn a_delivery_at_a_gate_says_so_everywhere() {
     server.subscribe(&hook, &json!({ "gate": "narrow" }));
     client.publish(&json!([event("a", &Value::Null), event("b", &Value::Null)]));
     hook.next();
+    // What arrived is written a moment later.
+    client.until("/v1/events/a/trace", |trace| trace["subscribers"][0]["outcome"] == "delivered");
     let id = delivery(&client, "b");
     let path = format!("/v1/deliveries/{id}");
     let shown = client.until(&path, |row| row["reason"] == "waits for gate narrow");
