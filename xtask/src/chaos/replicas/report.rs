@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::audience::{CONCURRENCY, NAMES, NARROW, RATE, RATED};
 use super::cluster::Counts;
@@ -12,6 +13,10 @@ use super::verdict::{Arrival, Findings, Sent, concurrency, overshoot};
 /// Requests of a process that stood between looking at its lease and the first byte when it was stopped: they go out
 /// when it goes on, and nobody can know before.
 const IN_HAND_MAX: u64 = 2;
+
+/// How long a request may be on its way after its token was given, on a busy machine. The judge sees arrivals: one that
+/// was late makes the stretch after it look as much fuller.
+const TRAVEL_MAX: Duration = Duration::from_millis(250);
 
 /// Everything that is known after a run.
 pub(super) struct Outcome<'a> {
@@ -66,13 +71,11 @@ impl Outcome<'_> {
         lines.zero("unfinished deliveries", self.unfinished);
         lines.zero("deadlocks", self.deadlocks);
         let of = |subscriber| self.arrivals.iter().filter(move |arrival| arrival.subscriber == subscriber);
-        let over = overshoot(of(RATED).map(|arrival| arrival.at), f64::from(RATE), f64::from(RATE));
-        lines.limit(
-            "rate overshoot",
-            format!("{over:.1}"),
-            format!("at most {RATE}"),
-            over <= f64::from(RATE),
-        );
+        let rate = f64::from(RATE);
+        let over = overshoot(of(RATED).map(|arrival| arrival.at), rate, rate);
+        let most = rate + rate * TRAVEL_MAX.as_secs_f64();
+        let told = format!("at most a burst of {RATE}, and {:.0} that were late", most - rate);
+        lines.limit("rate overshoot", format!("{over:.1}"), told, over <= most);
         let most = concurrency(of(NARROW).map(|arrival| (arrival.at, arrival.answered)));
         // What a dead process has under way is still under way when others go on.
         let may_exceed = deeds.count(Fault::Kill) + deeds.count(Fault::Stop) > 0;
