@@ -22,7 +22,7 @@ const LOG_TAIL_LINES: usize = 20;
 const USER: &str = "tidegate";
 
 /// Durability stays as it comes, which is on: named here, it could not be changed while the server runs, which a test does.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 10] = [
     "listen_addresses=127.0.0.1",
     // A socket file's path may not be longer than a hundred characters; ours may.
     "unix_socket_directories=",
@@ -30,7 +30,6 @@ const SETTINGS: [&str; 11] = [
     "shared_buffers=1GB",
     "max_wal_size=2GB",
     "checkpoint_timeout=15min",
-    "wal_level=logical",
     "max_prepared_transactions=0",
     "log_line_prefix=%m [%p] %u@%d ",
     "log_lock_waits=on",
