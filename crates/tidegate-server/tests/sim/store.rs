@@ -14,7 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -116,6 +117,11 @@ impl Store for FaultyStore {
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {
         self.enter().await?;
         self.inner.due().await
+    }
+
+    async fn penalties(&self) -> Result<Vec<(GateNo, Timestamp)>> {
+        self.enter().await?;
+        self.inner.penalties().await
     }
 
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
