@@ -40,7 +40,7 @@ use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::{END_T, Plan};
-use super::{arrivals, catalog, consent, gates};
+use super::{arrivals, catalog, consent, endings, gates};
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -153,7 +153,9 @@ impl Store for FaultyStore {
 
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
         self.enter().await?;
-        self.inner.end_windows(project, ask, now).await
+        let result = endings::end(&self.inner, (&self.history, self.life.t()), project, ask, now).await;
+        self.exit().await;
+        result
     }
 
     async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
