@@ -115,7 +115,7 @@ const RARE_PATHS: [&str; 51] = [
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 15] = [
+const RARE_PATHS_SHARED: [&str; 17] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
@@ -128,9 +128,11 @@ const RARE_PATHS_SHARED: [&str; 15] = [
     "a lane",
     "a life after a death",
     "a result of a former life refused",
+    "a store that might lose something",
     "a takeover of claims",
     "a window cancelled",
     "a window closed",
+    "clocks that agree after a jump",
 ];
 
 /// A kind of runs.
