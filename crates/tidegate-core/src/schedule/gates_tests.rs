@@ -12,34 +12,34 @@ use super::*;
 use crate::gate::Reservoir;
 use crate::limits::{GATE_CLIENTS_MAX, GRANT_VALID_MS};
 
-const GATE: GateNo = 7;
+pub(super) const GATE: GateNo = 7;
 
-fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
+pub(super) fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
     let rate = rate.map(|rate| Rate::parse(rate).unwrap());
     Terms { concurrency, rate, breaker: None, disable_after: None, gate: Some(GATE) }
 }
 
-fn flow(rate: &str, burst: u32) -> Flow {
+pub(super) fn flow(rate: &str, burst: u32) -> Flow {
     Flow::new(Rate::parse(rate).unwrap(), burst)
 }
 
-fn at(ms: i64) -> Timestamp {
+pub(super) fn at(ms: i64) -> Timestamp {
     Timestamp::from_ms(ms)
 }
 
 /// With one gate and so many subscribers that pass it.
-fn gated(rate: &str, burst: u32, subscribers: i64) -> Schedule {
+pub(super) fn gated(rate: &str, burst: u32, subscribers: i64) -> Schedule {
     let mut schedule = Schedule::default();
     schedule.set_gates(&BTreeMap::from([(GATE, flow(rate, burst))]), at(0));
     (1..=subscribers).for_each(|subscriber| drop(schedule.admit(subscriber, terms(100, None), at(0))));
     schedule
 }
 
-fn push(schedule: &mut Schedule, subscriber: SubscriberNo, delivery: i64, ms: i64) {
+pub(super) fn push(schedule: &mut Schedule, subscriber: SubscriberNo, delivery: i64, ms: i64) {
     schedule.push(job(subscriber, delivery), at(ms)).unwrap();
 }
 
-fn picks(schedule: &mut Schedule, ms: i64) -> Vec<i64> {
+pub(super) fn picks(schedule: &mut Schedule, ms: i64) -> Vec<i64> {
     std::iter::from_fn(|| schedule.pick(at(ms))).map(|turn| turn.job.delivery).collect()
 }
 
@@ -180,65 +180,6 @@ fn nothing_passes_a_penalised_gate_and_then_it_recovers() {
     assert_eq!(given, 1 + 10 + 20 + 40 + 1);
     let told = schedule.take_passed().iter().filter(|passed| passed.is_recovered).count();
     assert_eq!((told, schedule.line(GATE, at(36_000)).unwrap().penalties), (1, 1));
-}
-
-#[test]
-fn a_penalty_can_be_lifted_and_then_it_recovers() {
-    let mut schedule = gated("8/s", 8, 1);
-    (0..100).for_each(|n| push(&mut schedule, 1, n, 0));
-    assert_eq!(picks(&mut schedule, 0).len(), 8);
-    schedule.penalize(GATE, at(3_600_000), at(0));
-    assert!(picks(&mut schedule, 4_999).is_empty());
-    schedule.lift(GATE, at(5_000));
-    let given: usize = (5_000..15_000).map(|ms| picks(&mut schedule, ms).len()).sum();
-    assert_eq!(given, 1 + 9, "one at once, then an eighth of the rate");
-    schedule.lift(GATE, at(15_500));
-    assert_eq!(schedule.line(GATE, at(15_500)).unwrap().standing.eighths, 2, "lifted twice is lifted once");
-}
-
-#[test]
-fn a_shared_gate_asks_again_when_a_penalty_was_lifted_and_believes_no_older_answer() {
-    let mut schedule = Schedule::default();
-    schedule.share_rates();
-    schedule.set_gates(&BTreeMap::from([(GATE, flow("3/s", 3))]), at(0));
-    schedule.admit(1, terms(9, None), at(0));
-    push(&mut schedule, 1, 10, 0);
-    picks(&mut schedule, 0);
-    schedule.begs();
-    schedule.hear(GATE, Duration::from_secs(3_600), None, at(1));
-    schedule.grant(Slot::Gate(GATE), 0, Duration::from_secs(3_600), at(1));
-    assert!(picks(&mut schedule, 100_000).is_empty() && !schedule.has_beggars());
-    schedule.penalize(GATE, at(3_700_000), at(100_000));
-    schedule.lift(GATE, at(100_001));
-    assert!(schedule.take_penalties().is_empty(), "nobody has to hear of it any more");
-    assert!(picks(&mut schedule, 100_001).is_empty());
-    assert_eq!(schedule.begs().iter().map(|beg| beg.wanted).collect::<Vec<_>>(), [1, 0]);
-    assert!(schedule.is_outdated(GATE, at(100_001)) && !schedule.is_outdated(GATE, at(100_002)));
-    schedule.hear(GATE, Duration::from_secs(3_600), None, at(100_002));
-    schedule.doubt_penalties(at(100_003));
-    schedule.acquit(GATE, at(100_002), at(100_004));
-    assert!(
-        picks(&mut schedule, 100_004).is_empty() && schedule.begs().len() == 1,
-        "a look, and no answer yet"
-    );
-    schedule.acquit(GATE, at(100_003), at(100_005));
-    picks(&mut schedule, 100_005);
-    schedule.begs();
-    schedule.grant(Slot::Gate(GATE), 1, Duration::ZERO, at(100_006));
-    assert_eq!(picks(&mut schedule, 100_006), [10]);
-}
-
-#[test]
-fn a_gate_of_one_process_remembers_what_the_one_before_was_told() {
-    let mut schedule = gated("8/s", 8, 1);
-    (0..100).for_each(|n| push(&mut schedule, 1, n, 0));
-    schedule.recall_penalty(GATE, at(5_000), at(0));
-    assert!(picks(&mut schedule, 4_999).is_empty());
-    assert_eq!(picks(&mut schedule, 5_000).len(), 1);
-    let mut schedule = gated("8/s", 8, 1);
-    (0..100).for_each(|n| push(&mut schedule, 1, n, 36_000));
-    schedule.recall_penalty(GATE, at(5_000), at(36_000));
-    assert_eq!(picks(&mut schedule, 36_000).len(), 8, "long ago");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Found {
             let found = if named.0 == Kind::Transition {
                 // Changes go when they are as old as the term.
                 let told = (self.range.0.max(began(&kept)), self.range.1);
-                let told = self.again.compare_transitions(metric, &expected, (keys, pages), (told, &kept));
+                let told = self.again.compare_transitions(metric, &expected, &rollups, (told, &kept));
                 let lengths = compare_lengths(keys, pages, self.range, &kept);
                 told.and_then(|told| Ok(told.and(lengths?)))
             } else {

@@ -83,8 +83,7 @@ async fn all_that_the_store_has_of_the_events_is_told(bench: Bench) {
             let value: Arc<str> = rest.split(':').next().expect("made here").into();
             slab.post(index, value.as_bytes(), event.seq);
             slab.post(index, b"all", event.seq);
-            let (object, policy) = (object.into(), Arc::default());
-            let (time, event) = (event.time, event.seq);
+            let (object, policy, time, event) = (object.into(), Arc::default(), event.time, event.seq);
             slab.sight(Sight { state, transition, object, value, time, event, policy });
         })
         .await;

@@ -10,15 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_core::catalog::EventType;
-use tidegate_core::id::{KeyNo, MetricNo, ProjectNo, Seq};
+use tidegate_core::id::{MetricNo, ProjectNo, Seq};
 use tidegate_core::limits::AUDIT_CELLS_MAX;
 use tidegate_core::observe::audit::{Comparison, Meant, compare_some};
 use tidegate_core::observe::page::Torn;
 use tidegate_core::observe::retell::{Doubts, Tale, retell};
 use tidegate_core::observe::state::{Change, ObjectRow, Policy};
-use tidegate_core::observe::{Grain, Kept, Key, Kind, NONE, Posting, Rise, Sight, Slab, Switches};
+use tidegate_core::observe::{Grain, Kept, Kind, NONE, Posting, Rise, Sight, Slab, Switches};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{BackfillRow, EventRow, Metric, Recounter};
+use tidegate_store::{BackfillRow, EventRow, Metric, Recounter, Rollups};
 
 use super::super::App;
 use super::super::problem::Problem;
@@ -332,7 +332,7 @@ impl Outcome {
         &self,
         metric: MetricNo,
         expected: &[Rise],
-        (keys, pages): (&[(KeyNo, Key)], &[(Grain, i64, Vec<u8>)]),
+        Rollups { keys, pages }: &Rollups,
         within: ((i64, i64), &Kept),
     ) -> Result<Comparison, Torn> {
         let is_first: Meant<'_> = &|_, _, key| key.starts_with(FIRST);
