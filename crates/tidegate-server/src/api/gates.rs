@@ -83,12 +83,12 @@ pub(super) async fn acquire(
 ) -> Answer {
     caller.must_publish()?;
     let (body, room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let entry = app.gate(&caller, &name)?;
     parse::<Nothing>(&body)?;
     // Whoever waits here keeps nobody else's body out.
     drop((body, room));
     let mut query = Query::parse(raw.as_deref())?;
     let wait = query.take("wait").map(|text| read_wait(&text)).transpose()?.unwrap_or_default();
-    let entry = app.gate(&caller, &name)?;
     let waited = app.acquire(&entry, wait).await?;
     let granted_at = app.parts.clock.now();
     Ok(json_answer(StatusCode::OK, &json!({ "granted_at": granted_at, "waited": seconds_text(waited) })))
