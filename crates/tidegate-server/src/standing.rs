@@ -47,6 +47,25 @@ pub struct Fellows {
     pub rank: usize,
 }
 
+impl Fellows {
+    /// Who would switch off what of what is counted, in words, if they do not all agree. Those that do not say agree with all.
+    pub fn discord(&self) -> Option<String> {
+        let told: Vec<_> = self
+            .replicas
+            .iter()
+            .filter_map(|replica| Some((replica.incarnation, replica.load.switches?.off())))
+            .collect();
+        if told.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+            return None;
+        }
+        let words = told.iter().map(|(incarnation, off)| match &off[..] {
+            [] => format!("{incarnation} counts everything"),
+            off => format!("{incarnation} leaves out {}", off.join(", ")),
+        });
+        Some(words.collect::<Vec<_>>().join("; "))
+    }
+}
+
 impl Standing {
     /// Of a process with a store of its own.
     pub fn alone(clock: &Clock) -> Arc<Self> {
@@ -197,6 +216,7 @@ fn us(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::observe::Switches;
     use tidegate_core::time::Timestamp;
     use tidegate_store::Load;
 
@@ -223,6 +243,23 @@ mod tests {
             version: None,
             weakness: None,
         }
+    }
+
+    #[test]
+    fn processes_that_would_count_different_things_are_named() {
+        let off = |counters| Some(Switches { counters, ..Switches::default() });
+        let told = |switches: [Option<Switches>; 3]| {
+            let mut replicas = beat(1, &[1, 2, 3]).replicas;
+            replicas.iter_mut().zip(switches).for_each(|(replica, of)| replica.load.switches = of);
+            Fellows { replicas, rank: 0 }.discord()
+        };
+        assert_eq!(told([off(None), off(Some(true)), None]), None, "an older version says nothing");
+        assert_eq!(told([off(Some(false)); 3]), None);
+        let discord = told([off(None), off(Some(true)), off(Some(false))]);
+        assert_eq!(
+            discord.as_deref(),
+            Some("1 counts everything; 2 counts everything; 3 leaves out counters")
+        );
     }
 
     #[tokio::test(start_paused = true)]

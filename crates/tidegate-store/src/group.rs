@@ -9,7 +9,7 @@ use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
 use tidegate_core::fold::{Bundle, ClosedBy, Decided, Window};
 use tidegate_core::id::{
-    DeliveryNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
+    DeliveryNo, GateNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -29,6 +29,9 @@ pub struct Group {
     pub results: Vec<Finished>,
     /// Subscribers that began to fail, and when, or have ceased to.
     pub streaks: Vec<(SubscriberNo, Option<Timestamp>)>,
+    /// Gates that give nothing until then, or do again since then. Kept by a store of one process; several have it in what
+    /// coordinates them.
+    pub penalties: Vec<(GateNo, Timestamp)>,
     /// Claims given back unsent.
     pub released: Vec<Claim>,
     /// Steps of backfills.
@@ -63,6 +66,7 @@ impl Group {
         Self {
             results: self.results.clone(),
             streaks: self.streaks.clone(),
+            penalties: self.penalties.clone(),
             released: self.released.clone(),
             asked: self.asked.clone(),
             backfills: self.backfills.clone(),

@@ -34,7 +34,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -111,7 +112,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Store: Send + Sync + 'static {
     /// Everything that many requests, workers and timers want written, in one transaction.
     ///
-    /// In this order: results of attempts, streaks, releases, what was asked for, folded deliveries that leave, windows
+    /// In this order: results of attempts, streaks, penalties, releases, what was asked for, folded deliveries that leave, windows
     /// whose time has come, backfill steps, job steps, new events with their deliveries, refills. A
     /// submission that fails on its own account is reported alone; its neighbours commit.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed>;
@@ -132,6 +133,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// For each subscriber that has due or future work in the store, when the first of it is due.
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>>;
+    /// Until when gates give nothing, or since when they do again; nothing where several processes coordinate that themselves.
+    async fn penalties(&self) -> Result<Vec<(GateNo, Timestamp)>> {
+        Ok(Vec::new())
+    }
     /// Puts an unfinished or exhausted delivery at the head of the queue, with a fresh schedule.
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome>;
     /// Makes a project's deliveries due that wait for a later try, up to a limit; those of inactive subscribers stay.

@@ -214,20 +214,22 @@ pub struct Recount {
     pub metrics: Vec<MetricNo>,
     /// Whose objects and changes are told, and all of whose weeks are read.
     pub states: Vec<MetricNo>,
+    /// Of these, the states whose changes are told with their events.
+    pub followed: Vec<MetricNo>,
     /// Whose lists are told.
     pub indexes: Vec<MetricNo>,
 }
 
 /// Who counts again.
 pub trait Recounter: Send {
-    /// The backfills of the type: an event that came before one of its metrics counts as far as they have come.
+    /// The backfills of the type's service: an event that came before one of its metrics counts as far as they have come.
     fn begin(&mut self, backfills: Vec<BackfillRow>);
     /// An event that has been observed; `false` ends the count. They come in order of acceptance.
     fn event(&mut self, event: &EventRow) -> bool;
     /// What the indexes have of the events since they were told last.
     fn listed(&mut self, lists: Vec<Posting>);
-    /// Something that happened to an object; `false` ends these.
-    fn change(&mut self, change: &Change) -> bool;
+    /// Something that happened to an object, and its event if these are told and it is kept; `false` ends these.
+    fn change(&mut self, change: &Change, event: Option<&EventRow>) -> bool;
     /// What is known of an object of a state; `false` ends these.
     fn object(&mut self, state: MetricNo, id: &str, known: &ObjectRow) -> bool;
     /// To get back what was lent.

@@ -1,6 +1,7 @@
 //! Who shares a store.
 
 use tidegate_core::id::{Incarnation, Version};
+use tidegate_core::observe::Switches;
 use tidegate_core::time::Timestamp;
 
 /// How busy a process is, for the others and for people to see.
@@ -16,6 +17,8 @@ pub struct Load {
     pub obeys: i64,
     /// What its own clock said when it beat.
     pub wall: Option<Timestamp>,
+    /// What its own settings switch off of what is counted.
+    pub switches: Option<Switches>,
 }
 
 /// What a beat told.

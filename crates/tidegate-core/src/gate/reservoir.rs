@@ -95,6 +95,11 @@ impl Reservoir {
         Self { level: flow.depth, at_us: now_us, until_us: i64::MIN }
     }
 
+    /// One of which only the end of its penalty is known. One may go, as after every penalty.
+    pub fn recalled(now_us: i64, until_us: i64) -> Self {
+        Self { level: TOKEN, at_us: now_us, until_us }
+    }
+
     /// Takes up to `wanted` tokens; says how many.
     pub fn take(&mut self, flow: Flow, now_us: i64, wanted: u32) -> u32 {
         self.fill(flow, now_us);
@@ -113,6 +118,12 @@ impl Reservoir {
         if until_us > self.at_us {
             self.until_us = self.until_us.max(until_us);
         }
+    }
+
+    /// Its penalty ends now, if it lasts longer: from here on it recovers as it would have later.
+    pub fn lift(&mut self, flow: Flow, now_us: i64) {
+        self.fill(flow, now_us);
+        self.until_us = self.until_us.min(self.at_us);
     }
 
     /// It was empty at that time, or fuller than it seems: what a bucket holds that moved here from elsewhere is not known.

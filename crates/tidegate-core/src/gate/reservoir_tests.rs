@@ -74,6 +74,39 @@ fn a_new_penalty_begins_anew_and_a_shorter_one_changes_nothing() {
 }
 
 #[test]
+fn a_penalty_that_is_lifted_ends_like_any_other() {
+    let flow = flow("8/s", 8);
+    let mut reservoir = Reservoir::full(flow, 0);
+    reservoir.penalize(flow, 0, 3_600 * SECOND);
+    reservoir.lift(flow, 5 * SECOND);
+    let mut twin = Reservoir::full(flow, 0);
+    twin.penalize(flow, 0, 5 * SECOND);
+    for second in 5..60 {
+        assert_eq!(
+            reservoir.standing(flow, second * SECOND),
+            twin.standing(flow, second * SECOND),
+            "{second}"
+        );
+        assert_eq!(reservoir.take(flow, second * SECOND, 99), twin.take(flow, second * SECOND, 99));
+    }
+    reservoir.penalize(flow, 60 * SECOND, 61 * SECOND);
+    let recovering = reservoir.standing(flow, 75 * SECOND);
+    reservoir.lift(flow, 75 * SECOND);
+    assert_eq!(reservoir.standing(flow, 75 * SECOND), recovering, "there is nothing to lift");
+}
+
+#[test]
+fn a_penalty_that_is_recalled_goes_on_where_it_was() {
+    let flow = flow("8/s", 8);
+    let eighths = |reservoir: Reservoir, second: i64| reservoir.standing(flow, second * SECOND).eighths;
+    let mut closed = Reservoir::recalled(0, 5 * SECOND);
+    assert_eq!((closed.take(flow, 4 * SECOND, 9), closed.take(flow, 5 * SECOND, 9)), (0, 1));
+    assert_eq!((eighths(closed, 5), eighths(closed, 16)), (1, 2));
+    let mut open = Reservoir::recalled(16 * SECOND, 5 * SECOND);
+    assert_eq!((eighths(open, 16), open.take(flow, 16 * SECOND, 9)), (2, 1), "one, and no burst");
+}
+
+#[test]
 fn the_slowest_and_the_fastest_rate_are_exact() {
     for (rate, burst, wait_us) in
         [("1/h", 1, 3_600 * SECOND), ("100000/s", 100_000, 10), ("360000000/h", 1, 10)]
@@ -114,6 +147,7 @@ fn a_penalty_lasts_no_longer_because_another_clock_is_behind() {
 enum Act {
     Take { wanted: u32 },
     Penalize { us: i64 },
+    Lift,
     Change { rate: &'static str, burst: u32 },
 }
 
@@ -123,6 +157,7 @@ fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
     let act = prop_oneof![
         12 => (1_u32..60).prop_map(|wanted| Act::Take { wanted }),
         1 => (0..20 * SECOND).prop_map(|us| Act::Penalize { us }),
+        1 => Just(Act::Lift),
         1 => (rates, 1_u32..40).prop_map(|(rate, burst)| Act::Change { rate, burst }),
     ];
     prop::collection::vec((pauses, act), 1..120)
@@ -158,6 +193,10 @@ proptest! {
                     reservoir.penalize(flow, now, now + us);
                     closed_until = closed_until.max(now + us);
                 }
+                Act::Lift => {
+                    reservoir.lift(flow, now);
+                    closed_until = closed_until.min(now);
+                }
                 Act::Change { rate, burst } => {
                     reservoir.take(flow, now, 0);
                     flow = self::flow(rate, burst);
@@ -176,6 +215,7 @@ proptest! {
             match act {
                 Act::Take { wanted } => drop(reservoir.take(flow, now, wanted)),
                 Act::Penalize { us } => reservoir.penalize(flow, now, now + us),
+                Act::Lift => reservoir.lift(flow, now),
                 Act::Change { .. } => {}
             }
         }

@@ -137,6 +137,17 @@ pub struct Switches {
 }
 
 impl Switches {
+    /// What is switched off, by the names of the settings.
+    pub fn off(&self) -> Vec<&'static str> {
+        let all = [
+            ("counters", self.counters),
+            ("histograms", self.histograms),
+            ("states", self.states),
+            ("index", self.index),
+        ];
+        all.into_iter().filter(|(_, switch)| *switch == Some(false)).map(|(name, _)| name).collect()
+    }
+
     /// Whether metrics of this kind are observed.
     pub fn is_on(&self, kind: Kind) -> bool {
         let switch = match kind {

@@ -26,6 +26,7 @@ pub mod page;
 mod pick;
 pub mod posting;
 pub mod query;
+pub mod retell;
 pub mod search;
 #[cfg(test)]
 mod search_tests;

@@ -189,6 +189,11 @@ impl<C: FnMut(MetricNo, &str, Timestamp, i64)> Ledger<C> {
 }
 
 impl Policy {
+    /// Whether states count that an object was in before the one that it came from.
+    pub fn looks_back(&self) -> bool {
+        self.only.iter().flatten().chain(&self.additional).any(|token| &**token != LATEST)
+    }
+
     /// The states from which a change counts, each once, of those that the object was in.
     fn sources<'s>(&'s self, before: &'s str, after: &str, visited: &'s [Arc<str>]) -> Vec<&'s str> {
         let mut sources: Vec<&str> = Vec::new();

@@ -12,6 +12,7 @@
 
 mod clients;
 mod folds;
+mod penalties;
 mod pressure;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,10 +23,12 @@ use super::meter::{Meter, Wait};
 use super::{Schedule, Slot, Turn, stamped_at};
 use crate::gate::{Flow, Standing, eighths};
 use crate::id::{GateNo, SubscriberNo};
-use crate::limits::{GATE_RECOVERY_STEP_MS, GATE_WAITS_KEPT};
+use crate::limits::GATE_WAITS_KEPT;
 use crate::time::Timestamp;
 pub use folds::Luggage;
 use folds::Preparing;
+pub use penalties::Penalty;
+use penalties::RECOVERY;
 
 /// A fold looks again after this whether another one may be prepared.
 const PLACE_WAIT: Duration = Duration::from_millis(10);
@@ -44,17 +47,6 @@ pub struct Passed {
     pub waited: Duration,
     /// The first after a recovery came to its end.
     pub is_recovered: bool,
-}
-
-/// A penalty that the other replicas have to hear of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Penalty {
-    /// Which gate.
-    pub gate: GateNo,
-    /// What it is.
-    pub flow: Flow,
-    /// How long it gives nothing.
-    pub lasts: Duration,
 }
 
 /// Why a client may not wait.
@@ -120,6 +112,10 @@ pub(super) struct Line {
     pub(super) state: State,
     /// Nothing goes before, whatever the bucket says: others may not have heard of it yet.
     closed_until: Timestamp,
+    /// When a penalty was last ended by hand: what was asked before that is not known any more.
+    lifted_at: Option<Timestamp>,
+    /// Since when it is in doubt whether it is still closed.
+    doubted_at: Option<Timestamp>,
     is_recovering: bool,
     waits: VecDeque<Duration>,
     /// The bucket that all share has heard that somebody waits here, and not that he does no longer.
@@ -144,6 +140,8 @@ impl Line {
             clients: 0,
             state: State::Idle,
             closed_until: Timestamp::default(),
+            lifted_at: None,
+            doubted_at: None,
             is_recovering: false,
             waits: VecDeque::new(),
             is_known: false,
@@ -179,8 +177,7 @@ impl Line {
         }
         self.waits.push_back(waited);
         self.passed += 1;
-        let recovery = Duration::from_millis(3 * GATE_RECOVERY_STEP_MS);
-        let is_recovered = self.is_recovering && now >= self.closed_until.plus(recovery);
+        let is_recovered = self.is_recovering && now >= self.closed_until.plus(RECOVERY);
         self.is_recovering &= !is_recovered;
         Some((waited, is_recovered))
     }
@@ -231,30 +228,10 @@ impl Schedule {
         std::mem::take(&mut self.passed)
     }
 
-    /// Nothing passes a gate until then; after that it recovers step by step.
-    pub fn penalize(&mut self, gate: GateNo, until: Timestamp, now: Timestamp) {
-        let is_shared = self.shares_rates;
-        let Some(line) = self.lines.get_mut(&gate) else { return };
-        line.penalties += 1;
-        line.close(until, now);
-        if let Meter::Own(bucket) = &mut line.meter {
-            bucket.penalize(until, now);
-        }
-        if is_shared {
-            self.penalties.push(Penalty { gate, flow: line.flow, lasts: until.since(now) });
-        }
-        self.wait_at(gate, until.since(now));
-    }
-
     /// When the first in line became ready.
     pub(super) fn first_at(&self, gate: GateNo) -> Option<Timestamp> {
         let ((stamp, _), _) = self.lines.get(&gate)?.waiting.first_key_value()?;
         Some(stamped_at(*stamp))
-    }
-
-    /// Penalties that the others have not heard of yet.
-    pub fn take_penalties(&mut self) -> Vec<Penalty> {
-        std::mem::take(&mut self.penalties)
     }
 
     /// What a gate is.
@@ -465,18 +442,6 @@ impl Schedule {
                 lineup.lined_up = false;
                 self.line_up(subscriber);
             }
-        }
-    }
-}
-
-impl Line {
-    fn close(&mut self, until: Timestamp, now: Timestamp) {
-        if until > now {
-            self.closed_until = self.closed_until.max(until);
-            self.is_recovering = true;
-        }
-        if let Meter::Shared(purse) = &mut self.meter {
-            purse.spend_all();
         }
     }
 }

@@ -12,34 +12,34 @@ use super::*;
 use crate::gate::Reservoir;
 use crate::limits::{GATE_CLIENTS_MAX, GRANT_VALID_MS};
 
-const GATE: GateNo = 7;
+pub(super) const GATE: GateNo = 7;
 
-fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
+pub(super) fn terms(concurrency: u32, rate: Option<&str>) -> Terms {
     let rate = rate.map(|rate| Rate::parse(rate).unwrap());
     Terms { concurrency, rate, breaker: None, disable_after: None, gate: Some(GATE) }
 }
 
-fn flow(rate: &str, burst: u32) -> Flow {
+pub(super) fn flow(rate: &str, burst: u32) -> Flow {
     Flow::new(Rate::parse(rate).unwrap(), burst)
 }
 
-fn at(ms: i64) -> Timestamp {
+pub(super) fn at(ms: i64) -> Timestamp {
     Timestamp::from_ms(ms)
 }
 
 /// With one gate and so many subscribers that pass it.
-fn gated(rate: &str, burst: u32, subscribers: i64) -> Schedule {
+pub(super) fn gated(rate: &str, burst: u32, subscribers: i64) -> Schedule {
     let mut schedule = Schedule::default();
     schedule.set_gates(&BTreeMap::from([(GATE, flow(rate, burst))]), at(0));
     (1..=subscribers).for_each(|subscriber| drop(schedule.admit(subscriber, terms(100, None), at(0))));
     schedule
 }
 
-fn push(schedule: &mut Schedule, subscriber: SubscriberNo, delivery: i64, ms: i64) {
+pub(super) fn push(schedule: &mut Schedule, subscriber: SubscriberNo, delivery: i64, ms: i64) {
     schedule.push(job(subscriber, delivery), at(ms)).unwrap();
 }
 
-fn picks(schedule: &mut Schedule, ms: i64) -> Vec<i64> {
+pub(super) fn picks(schedule: &mut Schedule, ms: i64) -> Vec<i64> {
     std::iter::from_fn(|| schedule.pick(at(ms))).map(|turn| turn.job.delivery).collect()
 }
 

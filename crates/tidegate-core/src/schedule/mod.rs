@@ -486,6 +486,8 @@ mod gates_tests;
 #[cfg(test)]
 mod overtaking_tests;
 #[cfg(test)]
+mod penalties_tests;
+#[cfg(test)]
 mod replicas_tests;
 #[cfg(test)]
 mod tests;

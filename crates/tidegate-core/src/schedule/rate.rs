@@ -53,6 +53,16 @@ impl Bucket {
         self.reservoir.penalize(self.flow, us(now), us(until));
     }
 
+    /// Gives again, slowly at first.
+    pub(super) fn lift(&mut self, now: Timestamp) {
+        self.reservoir.lift(self.flow, us(now));
+    }
+
+    /// Gives nothing until then, or recovers since then, as one that was penalised before it was made.
+    pub(super) fn recall(&mut self, until: Timestamp, now: Timestamp) {
+        self.reservoir = Reservoir::recalled(us(now), us(until));
+    }
+
     /// Keeps another rate from now on, with what it has.
     pub(super) fn change(&mut self, flow: Flow, now: Timestamp) {
         self.reservoir.take(self.flow, us(now), 0);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tidegate_core::catalog::EventType;
 use tidegate_core::id::MetricNo;
 use tidegate_core::limits::AUDIT_CELLS_MAX;
-use tidegate_core::observe::audit::{Comparison, Difference, compare, compare_lengths, compare_some};
+use tidegate_core::observe::audit::{Comparison, Difference, compare, compare_lengths};
 use tidegate_core::observe::page::{CellRef, cells};
 use tidegate_core::observe::{Grain, Kept, Kind};
 use tidegate_core::time::Timestamp;
@@ -24,9 +24,6 @@ use super::auth::Caller;
 use super::problem::{Answer, Problem};
 use super::request::{parse, read_body};
 use super::{App, json_answer};
-
-/// How the key of an object's first transition begins.
-const FIRST: &str = r#"["(none)","#;
 
 /// What is audited, on the wire.
 #[derive(Deserialize)]
@@ -57,7 +54,8 @@ pub(super) async fn run(
     let counted = of_kinds(&[Kind::Counter, Kind::Histogram, Kind::Transition]);
     let (states, indexes) = (of_kinds(&[Kind::State]), of_kinds(&[Kind::Index]));
     let range = (asked.from.map_or(i64::MIN, Timestamp::as_ms), asked.to.map_or(i64::MAX, Timestamp::as_ms));
-    let again = Again::new(&app, caller.project, &asked.service, &event_type).await?;
+    let named = (asked.type_name.as_str(), &*event_type);
+    let again = Again::new(&app, caller.project, &asked.service, named, range.1).await?;
     let recount = Recount {
         project: caller.project,
         service: asked.service,
@@ -65,6 +63,7 @@ pub(super) async fn run(
         range,
         metrics: counted,
         states,
+        followed: again.followed(),
         indexes,
     };
     app.pipeline.observe.catch_up().await?;
@@ -129,11 +128,9 @@ impl Found {
             let expected = self.again.expected.remove(&metric).unwrap_or_default();
             let Rollups { keys, pages } = &rollups;
             let found = if named.0 == Kind::Transition {
-                // Where other transitions count too, the first ones of objects are what is known for sure. Changes go
-                // when they are as old as the term.
-                let begins = (!self.again.plain.contains(&metric)).then_some(FIRST);
+                // Changes go when they are as old as the term.
                 let told = (self.range.0.max(began(&kept)), self.range.1);
-                let told = compare_some(&expected, keys, pages, (told, &kept), begins);
+                let told = self.again.compare_transitions(metric, &expected, &rollups, (told, &kept));
                 let lengths = compare_lengths(keys, pages, self.range, &kept);
                 told.and_then(|told| Ok(told.and(lengths?)))
             } else {

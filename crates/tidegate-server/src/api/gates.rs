@@ -67,17 +67,28 @@ pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(nam
     Ok(json_answer(StatusCode::OK, &answer))
 }
 
+/// What may stand in the body of a request that says everything elsewhere.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
 /// Takes a token, or waits for one in line with everything else that passes the gate.
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     caller: Caller,
     Segment(name): Segment,
     RawQuery(raw): RawQuery,
+    headers: HeaderMap,
+    body: Body,
 ) -> Answer {
     caller.must_publish()?;
+    let (body, room) = read_body(&headers, body, &app.pipeline.ingest).await?;
+    let entry = app.gate(&caller, &name)?;
+    parse::<Nothing>(&body)?;
+    // Whoever waits here keeps nobody else's body out.
+    drop((body, room));
     let mut query = Query::parse(raw.as_deref())?;
     let wait = query.take("wait").map(|text| read_wait(&text)).transpose()?.unwrap_or_default();
-    let entry = app.gate(&caller, &name)?;
     let waited = app.acquire(&entry, wait).await?;
     let granted_at = app.parts.clock.now();
     Ok(json_answer(StatusCode::OK, &json!({ "granted_at": granted_at, "waited": seconds_text(waited) })))
@@ -139,6 +150,20 @@ pub(super) async fn penalize(
         return Err(Problem::invalid("field_range", field, detail));
     }
     app.pipeline.penalize(entry.no, entry.gate.into(), now.plus(lasts), "a client was asked to wait").await;
+    let line = app.pipeline.desk.line(entry.no).unwrap_or_default();
+    let answer = json!({ "name": name, "penalized_until": penalized_until(&line, app.parts.clock.now()) });
+    Ok(json_answer(StatusCode::OK, &answer))
+}
+
+/// What the gate was told to wait for is over already, as somebody knows who may change things here. Lifting what is not there
+/// changes nothing.
+pub(super) async fn lift(State(app): State<Arc<App>>, caller: Caller, Segment(name): Segment) -> Answer {
+    caller.must_change()?;
+    let entry = app.gate(&caller, &name)?;
+    if !app.pipeline.lift(entry.no, entry.gate.into()).await {
+        let detail = "the tokens that all processes share can not be reached: ask again";
+        return Err(Problem::unavailable("store_unavailable", detail));
+    }
     let line = app.pipeline.desk.line(entry.no).unwrap_or_default();
     let answer = json!({ "name": name, "penalized_until": penalized_until(&line, app.parts.clock.now()) });
     Ok(json_answer(StatusCode::OK, &answer))

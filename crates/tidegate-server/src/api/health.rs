@@ -33,6 +33,7 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     checks.extend(tls(&app));
     checks.extend(lease(&app));
     checks.extend(redis(&app));
+    checks.extend(observing(&app));
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
         checks.extend(app.troubles.look(&app, now).await);
@@ -159,6 +160,20 @@ async fn sharing(app: &App) -> [Check; 3] {
     });
     let loads = format!("{} live: {}", fellows.replicas.len(), loads.collect::<Vec<_>>().join(", "));
     [told("cleaning", cleaning), told("takeovers", taken), told("replicas", loads)]
+}
+
+/// Only for a store that is shared. While processes are restarted one after the other with another setting it is as it should be.
+fn observing(app: &App) -> Option<Check> {
+    let standing = &app.parts.standing;
+    let discord = (!standing.is_alone()).then(|| standing.fellows().discord())?;
+    let is_fine = discord.is_none();
+    let detail = format!(
+        "the processes do not agree about what is counted: {}; the settings of the one that started last hold for all",
+        discord.unwrap_or_default()
+    );
+    let remedy = "give all processes the same observe settings, and start one of them again";
+    let note = "all processes count the same".to_owned();
+    Some(Check::new("observing", is_fine, State::Noted, detail, remedy).noting(note))
 }
 
 /// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready.

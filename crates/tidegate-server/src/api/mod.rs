@@ -264,6 +264,7 @@ fn gate_routes() -> Vec<Route> {
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
         route(M::POST, "/v1/gates/{name}/acquire", gates::acquire).with(&["wait"]),
         route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
+        route(M::DELETE, "/v1/gates/{name}/penalty", gates::lift),
     ]
 }
 

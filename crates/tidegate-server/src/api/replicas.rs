@@ -39,6 +39,7 @@ fn shown(replica: &Replica, fellows: &Fellows) -> Value {
         "in_flight": replica.load.in_flight,
         "queued": replica.load.queued,
         "streams": replica.load.streams,
+        "observe_off": replica.load.switches.map(|switches| switches.off()),
         "leads": place == Some(0),
         "answers": place == Some(fellows.rank),
     })

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::lease::{BEAT_EVERY, BEAT_TIMEOUT, Vigil, correction_ms};
+use tidegate_core::observe::Switches;
 use tidegate_core::schedule::{Share, flock, is_agreed};
 use tidegate_store::coordination::News;
 use tidegate_store::{Beat, Error, Load, Store};
@@ -43,6 +44,10 @@ pub(super) struct Beats {
     has_failed: bool,
     /// Those among whom limits are divided.
     flock: i64,
+    /// What this process would switch off of what is counted.
+    switches: Switches,
+    /// That the others do not, as it was last told.
+    discord: Option<String>,
     /// Somebody has expired and is about to be taken over.
     is_taking_over: bool,
 }
@@ -62,6 +67,8 @@ impl Beats {
             count: 0,
             has_failed: false,
             flock: 0,
+            switches: parts.observing.switches,
+            discord: None,
             is_taking_over: false,
         }
     }
@@ -85,7 +92,8 @@ impl Beats {
     async fn beat(&mut self, began: Duration) {
         let obeys = if self.desk.obeys() { self.flock } else { 0 };
         let wall = Some(self.clock.wall());
-        let load = Load { streams: self.watch.open() as u64, obeys, wall, ..self.desk.load() };
+        let (streams, switches) = (self.watch.open() as u64, Some(self.switches));
+        let load = Load { streams, obeys, wall, switches, ..self.desk.load() };
         let life = self.store.incarnation();
         let beating = tokio::select! {
             biased;
@@ -136,6 +144,21 @@ impl Beats {
         }
     }
 
+    /// One word for the whole installation is kept, that of whoever started last: the others should know.
+    fn note_discord(&mut self) {
+        let discord = self.standing.fellows().discord();
+        if discord != self.discord {
+            match &discord {
+                Some(who) => tracing::warn!(
+                    who,
+                    "the processes do not agree about what is counted: the settings of the one that started last hold for all"
+                ),
+                None => tracing::info!("the processes agree about what is counted"),
+            }
+            self.discord = discord;
+        }
+    }
+
     fn heard(&mut self, beat: &Beat, began: Duration) {
         if std::mem::take(&mut self.has_failed) {
             tracing::info!("the store hears this process again");
@@ -154,6 +177,7 @@ impl Beats {
         if self.standing.meet(beat) || self.count.is_multiple_of(LOOK_EVERY_BEATS) {
             self.lookout.report(News::everything());
         }
+        self.note_discord();
         if beat.version.is_some_and(|version| version > self.rosters.current().version) {
             self.lookout.report(News::configuration());
         }

@@ -257,7 +257,9 @@ impl Deliver {
             _ => return None,
         };
         self.metrics.gate_refused();
-        self.desk.penalize(gate, until, "a receiver asked to wait");
+        if let Some(until) = self.desk.penalize(gate, until, "a receiver asked to wait") {
+            self.persist.keep_penalty(gate, until);
+        }
         Some(until)
     }
 

@@ -301,19 +301,30 @@ impl Desk {
         }
     }
 
-    /// Answers who begged.
-    pub fn grant(&self, who: Slot, grant: Grant) {
-        self.hear(who, &grant);
+    /// Answers who begged at that time.
+    pub fn grant(&self, who: Slot, mut grant: Grant, asked: Timestamp) {
+        self.hear(who, &grant, asked);
         let now = self.clock.now();
+        if self.is_outdated(who, asked) {
+            grant.next_in = Duration::ZERO;
+        }
         self.lock().grant(who, grant.granted, grant.next_in, now);
         self.work.notify_one();
     }
 
-    /// How a bucket stands that all processes share.
-    pub fn hear(&self, who: Slot, grant: &Grant) {
+    /// How a bucket stood, after that time, that all processes share.
+    pub fn hear(&self, who: Slot, grant: &Grant, asked: Timestamp) {
         let now = self.clock.now();
-        if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) {
-            self.lock().hear(gate, standing.penalized_for, grant.first, now);
+        if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing)
+            && !self.is_outdated(who, asked)
+        {
+            let mut schedule = self.lock();
+            schedule.hear(gate, standing.penalized_for, grant.first, now);
+            if standing.penalized_for.is_zero() {
+                schedule.acquit(gate, asked, now);
+                self.ring_if_hungry(schedule);
+                self.work.notify_one();
+            }
         }
     }
 

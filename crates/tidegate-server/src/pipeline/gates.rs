@@ -10,9 +10,9 @@ use std::time::Duration;
 use tidegate_core::gate::Flow;
 use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo};
 use tidegate_core::limits::GATE_PENALTY_MAX_MS;
-use tidegate_core::schedule::{LineView, Passed, Ticket, Turnaway, Waits};
+use tidegate_core::schedule::{LineView, Passed, Slot, Ticket, Turnaway, Waits};
 use tidegate_core::time::Timestamp;
-use tidegate_store::coordination::BucketKey;
+use tidegate_store::coordination::{BucketKey, News};
 use tokio::sync::oneshot;
 
 use super::Pipeline;
@@ -124,18 +124,56 @@ impl Desk {
         }
     }
 
-    /// Nothing passes a gate until then, here at once and in the other processes as soon as they hear of it.
-    pub fn penalize(&self, gate: GateNo, until: Timestamp, why: &str) {
+    /// Nothing passes a gate until then, here at once and in the other processes as soon as they hear of it. Says until when it
+    /// is, if that is longer.
+    pub fn penalize(&self, gate: GateNo, until: Timestamp, why: &str) -> Option<Timestamp> {
         let now = self.clock.now();
         let until = until.min(now.plus(Duration::from_millis(GATE_PENALTY_MAX_MS)));
         if until <= now {
-            return;
+            return None;
         }
         self.metrics.gate_penalized();
         tracing::warn!(gate = self.gate_name(gate), %until, why, "the gate is penalised");
         let mut schedule = self.lock();
         schedule.penalize(gate, until, now);
+        let until = schedule.penalized_until(gate);
         self.ring_if_hungry(schedule);
+        until
+    }
+
+    /// What gates were told before this process was there.
+    pub(super) fn recall_penalties(&self, kept: &[(GateNo, Timestamp)]) {
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        kept.iter().for_each(|(gate, until)| schedule.recall_penalty(*gate, *until, now));
+    }
+
+    /// A penalty ends before its time, as far as this process is concerned.
+    pub fn lift(&self, gate: GateNo) {
+        tracing::info!(gate = self.gate_name(gate), "the penalty of the gate is lifted");
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        schedule.lift(gate, now);
+        self.ring_if_hungry(schedule);
+        self.work.notify_one();
+    }
+
+    /// These penalties were lifted elsewhere.
+    pub(super) fn lifted(&self, gates: &BTreeSet<GateNo>) {
+        gates.iter().for_each(|gate| self.lift(*gate));
+    }
+
+    /// Penalties may have been lifted elsewhere: worth a look.
+    pub(super) fn doubt_penalties(&self) {
+        let now = self.clock.now();
+        let mut schedule = self.lock();
+        schedule.doubt_penalties(now);
+        self.ring_if_hungry(schedule);
+    }
+
+    /// Whether what was asked then is worth nothing by now.
+    pub(super) fn is_outdated(&self, who: Slot, asked: Timestamp) -> bool {
+        matches!(who, Slot::Gate(gate) if self.lock().is_outdated(gate, asked))
     }
 
     /// How a gate and its line stand, as far as this process knows.
@@ -194,11 +232,26 @@ impl Desk {
 impl Pipeline {
     /// Nothing passes a gate until then, in any process; returns when all can know it.
     pub async fn penalize(&self, gate: GateNo, flow: Flow, until: Timestamp, why: &str) {
-        self.desk.penalize(gate, until, why);
+        if let Some(until) = self.desk.penalize(gate, until, why) {
+            self.persist.keep_penalty(gate, until);
+        }
         let lasts = until.since(self.clock.now());
         if let Some(coordination) = self.coordination.as_ref().filter(|_| !lasts.is_zero()) {
             coordination.penalize(&BucketKey::gate(gate), flow, lasts).await;
         }
+    }
+
+    /// A penalty ends before its time, in every process; says whether all can know it.
+    pub async fn lift(&self, gate: GateNo, flow: Flow) -> bool {
+        if let Some(coordination) = &self.coordination {
+            if !coordination.lift(&BucketKey::gate(gate), flow).await {
+                return false;
+            }
+            coordination.tell(News::lift(gate));
+        }
+        self.desk.lift(gate);
+        self.persist.keep_penalty(gate, self.clock.now());
+        true
     }
 
     /// How a gate and its line stand: tokens and penalties of all processes together, who waits in this one.

@@ -128,6 +128,10 @@ impl Lookout {
             self.desk.expect(*subscriber, now);
         }
         self.desk.look_at(&news.gates);
+        self.desk.lifted(&news.lifted);
+        if news.everything {
+            self.desk.doubt_penalties();
+        }
         if news.events || news.everything {
             self.watch.stir();
         }

@@ -12,6 +12,7 @@
 //! and written when it works again. Whatever was judged and routed by an old
 //! configuration is judged and routed again before it is written.
 
+mod notes;
 mod patience;
 mod windows;
 
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::id::{SubscriberNo, Version};
+use tidegate_core::id::{GateNo, SubscriberNo, Version};
 use tidegate_core::limits::{CLOSE_WINDOWS_MAX, GROUP_EVENTS_MAX};
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
@@ -78,6 +79,8 @@ struct Pending {
     results_due: Option<Timestamp>,
     /// The newest word about each subscriber.
     streaks: BTreeMap<SubscriberNo, Option<Timestamp>>,
+    /// The newest word about each gate.
+    penalties: BTreeMap<GateNo, Timestamp>,
     released: Vec<Claim>,
     backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
     steps: Vec<(JobStep, oneshot::Sender<bool>)>,
@@ -177,17 +180,6 @@ impl Persist {
         }
         pending.is_urgent |= is_ordered || pending.results.len() >= RESULTS_MAX;
         if is_first || pending.is_urgent {
-            drop(pending);
-            self.wake.notify_one();
-        }
-    }
-
-    /// Keeps since when a subscriber fails, soon; `None`: it has ceased to.
-    pub fn keep_streak(&self, subscriber: SubscriberNo, since: Option<Timestamp>) {
-        let mut pending = self.lock();
-        pending.streaks.insert(subscriber, since);
-        if pending.results_due.is_none() {
-            pending.results_due = Some(self.clock.now().plus(RESULTS_WAIT));
             drop(pending);
             self.wake.notify_one();
         }
@@ -399,6 +391,9 @@ impl Persist {
         for (subscriber, since) in batch.group.streaks {
             pending.streaks.entry(subscriber).or_insert(since);
         }
+        for (gate, until) in batch.group.penalties {
+            pending.penalties.entry(gate).or_insert(until);
+        }
         if pending.is_stopping {
             // Whoever came meanwhile is told the same way; nobody else will look.
             pending.submissions.clear();
@@ -421,7 +416,7 @@ impl Pending {
             || !self.steps.is_empty()
             || !self.seals.is_empty()
             || self.is_urgent
-            || (!(self.results.is_empty() && self.streaks.is_empty())
+            || (!(self.results.is_empty() && self.streaks.is_empty() && self.penalties.is_empty())
                 && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
     }
 
@@ -444,6 +439,7 @@ impl Pending {
         batch.group.results = std::mem::take(&mut self.results);
         batch.group.released = std::mem::take(&mut self.released);
         batch.group.streaks = std::mem::take(&mut self.streaks).into_iter().collect();
+        batch.group.penalties = std::mem::take(&mut self.penalties).into_iter().collect();
         for (step, reply) in self.backfills.drain(..) {
             batch.group.backfills.push(step);
             batch.backfillers.push(reply);

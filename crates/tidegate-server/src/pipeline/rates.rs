@@ -40,16 +40,16 @@ async fn ask(desk: Arc<Desk>, coordination: Arc<dyn Coordination>, beg: Beg) {
         Slot::Subscriber(subscriber) => BucketKey::subscriber(subscriber),
         Slot::Gate(gate) => BucketKey::gate(gate),
     };
-    let asked = desk.clock.steady();
+    let (asked, asked_at) = (desk.clock.steady(), desk.clock.now());
     let mut grant = coordination.take_in_line(&bucket, beg.flow, beg.wanted, beg.since).await;
     if beg.wanted == 0 {
-        return desk.hear(beg.who, &grant);
+        return desk.hear(beg.who, &grant, asked_at);
     }
     // A process that stood still meanwhile would use old tokens with new ones.
     if desk.clock.steady().saturating_sub(asked) > Duration::from_millis(GRANT_ANSWER_MAX_MS) {
         grant.granted = 0;
     }
-    desk.grant(beg.who, grant);
+    desk.grant(beg.who, grant, asked_at);
 }
 
 async fn close(coordination: Arc<dyn Coordination>, penalty: Penalty) {

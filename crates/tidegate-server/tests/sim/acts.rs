@@ -88,6 +88,7 @@ impl Site {
                     self.at_gate(project, deed).await;
                 }
             }
+            Act::EndWindows { id, cancels } => self.end_windows(&id, cancels).await,
             Act::Ask => self.ask().await,
             Act::Retry { roll } => self.retry(roll).await,
             Act::Replay { roll } => self.replay(roll).await,

@@ -2,7 +2,8 @@
 //!
 //! Their attempts are noted apart, because a delivery carries many events here. The rules: every event that was accepted
 //! for them is in exactly one delivery, and that one arrives (P2, P6); a delivery never changes once it was sent (P3); of a
-//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Some
+//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Windows that
+//! somebody cancels are in `endings`. Some
 //! pass a gate, whose rules are judged with everybody else's (`gates`).
 //!
 //! They take part in both kinds of runs. What only PostgreSQL's own statements can break is asked elsewhere:
@@ -22,6 +23,7 @@ use tidegate_store::{DeliveryFilter, DeliveryRow};
 use super::acts::Site;
 use super::consent::Asked;
 use super::dice::Dice;
+use super::endings;
 use super::history::{EventKey, Fact, History};
 use super::plan::{Act, END_T, KEYS, Plan};
 use super::receivers::{Mood, Receivers, failure};
@@ -105,6 +107,7 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
         }
         plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
     }
+    endings::plan(seed, plan);
 }
 
 /// What comes while somebody catches up would overtake the past if it could.
@@ -300,10 +303,18 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
         let is_past = |fact: &Fact| truth.backfill.is_some_and(|from| fact.now >= from);
         let is_owed =
             |fact: &&Fact| fact.key.0 == truth.project && (fact.version >= *created || is_past(fact));
+        let mut lost = 0;
         for fact in history.accepted.iter().filter(is_owed) {
             if spec.wants(&fact.content).is_some() {
-                everyone_is_in_one(&history, &rows, *no, &fact.key, found);
+                lost += u32::from(!everyone_is_in_one(&history, &rows, *no, &fact.key, found));
             }
+        }
+        let cancelled = history.endings.lost.get(no).copied().unwrap_or(0);
+        if lost != cancelled {
+            found.push(format!(
+                "P6 {lost} events for {} are in no delivery, {cancelled} were cancelled",
+                truth.id
+            ));
         }
         if spec.lanes == Lanes::PerKey {
             lanes_keep_order(&history, *no, found);
@@ -311,18 +322,19 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
     }
 }
 
+/// Says whether it is in one at all: what was cancelled before is not.
 fn everyone_is_in_one(
     history: &History,
     rows: &BTreeMap<DeliveryNo, DeliveryRow>,
     subscriber: SubscriberNo,
     key: &EventKey,
     found: &mut Vec<String>,
-) {
+) -> bool {
     let carries =
         |row: &&DeliveryRow| !row.replay && row.subscriber == subscriber && row.events.contains(&key.2);
-    let kept = rows.values().filter(carries).count();
-    if kept != 1 {
-        found.push(format!("P6 event {} is in {kept} deliveries to {subscriber}", key.2));
+    let kept: Vec<&DeliveryRow> = rows.values().filter(carries).collect();
+    if kept.len() > 1 {
+        found.push(format!("P6 event {} is in {} deliveries to {subscriber}", key.2, kept.len()));
     }
     let own = history.folds.iter().filter(|sent| sent.subscriber == subscriber && !sent.is_replay);
     let carriers: BTreeSet<DeliveryNo> =
@@ -330,9 +342,14 @@ fn everyone_is_in_one(
     if carriers.len() > 1 {
         found.push(format!("P6 event {} was sent to {subscriber} by {carriers:?}", key.2));
     }
-    if !own.into_iter().any(|sent| sent.has_arrived && sent.events.contains(key)) {
+    let is_owed = kept.first().is_some_and(|row| !history.endings.is_unsent(row, found));
+    if !is_owed && !carriers.is_empty() {
+        found.push(format!("P6 event {} was sent to {subscriber} though it was cancelled", key.2));
+    }
+    if is_owed && !own.into_iter().any(|sent| sent.has_arrived && sent.events.contains(key)) {
         found.push(format!("P2 event {} never reached {subscriber}, which folds", key.2));
     }
+    !kept.is_empty()
 }
 
 fn bodies_never_change(history: &History, found: &mut Vec<String>) {

@@ -36,6 +36,8 @@ pub(crate) enum Deed {
     Acquire(i64),
     /// Says that somebody else was told "too many".
     Penalize(i64),
+    /// Lets it go on before its time.
+    Lift,
 }
 
 /// What happened at gates, beside the attempts.
@@ -47,6 +49,8 @@ pub(crate) struct GateTruth {
     pub(crate) clients: Vec<(ProjectNo, usize, i64, i64)>,
     /// From when until when nothing passes, in the product's time, and in which life.
     pub(crate) closed: Vec<(ProjectNo, usize, i64, i64)>,
+    /// When it was opened before its time, and in which life.
+    pub(crate) lifted: Vec<(ProjectNo, usize, i64)>,
 }
 
 /// Whether a run has gates.
@@ -69,6 +73,7 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
         let deed = match dice.below(8) {
             0 => Deed::Set(dice.pick(&TERMS)),
             1 => Deed::Penalize(dice.between(1, 6_000)),
+            2 => Deed::Lift,
             _ => Deed::Acquire(dice.pick(&[0, 300, 3_000, 10_000])),
         };
         let project = dice.pick(&plan.projects);
@@ -115,6 +120,23 @@ impl Site {
                 self.pipeline.desk.penalize(gate, until, "a client was asked to wait");
                 let closed = (project, self.life.no(), now.as_ms(), until.as_ms());
                 self.history.lock().gates.closed.push(closed);
+            }
+            Deed::Lift => {
+                let Some(flow) =
+                    self.parts.rosters.current().gate(project, NAME).map(|entry| entry.gate.into())
+                else {
+                    return;
+                };
+                let was_closed =
+                    self.pipeline.desk.line(gate).is_some_and(|line| !line.standing.penalized_for.is_zero());
+                if self.pipeline.lift(gate, flow).await {
+                    let now = self.parts.clock.now().as_ms();
+                    let mut history = self.history.lock();
+                    history.gates.lifted.push((project, self.life.no(), now));
+                    if was_closed {
+                        history.reach("a gate opened before its time");
+                    }
+                }
             }
         }
     }
@@ -228,6 +250,9 @@ fn closed_is_closed(history: &History, project: ProjectNo, passes: &[Pass], foun
     let by_folds = folds(history, project)
         .filter_map(|sent| sent.closes.map(|(since, until)| (sent.life, since, until)));
     for (life, since, until) in asked.chain(by_folds).chain(by_hand) {
+        let own = history.gates.lifted.iter().filter(|(of, during, _)| (*of, *during) == (project, life));
+        let lifted = own.map(|(.., now)| *now).filter(|now| (since..until).contains(now)).min();
+        let until = lifted.unwrap_or(until);
         let is_closed = |pass: &&Pass| (since + 1..until).contains(&pass.now);
         let early = passes.iter().find(|pass| pass.life == life && is_closed(pass));
         let Some(pass) = early else { continue };

@@ -12,6 +12,7 @@ use tidegate_core::retry::Next;
 use tidegate_store::Claim;
 
 use super::catalog::{Cataloged, Quarantined};
+use super::endings::Endings;
 use super::folds::FoldSent;
 use super::gates::GateTruth;
 use super::pasts::Past;
@@ -58,6 +59,8 @@ pub(crate) struct History {
     pub(crate) sends: Vec<Sent>,
     /// The same at folded deliveries.
     pub(crate) folds: Vec<FoldSent>,
+    /// What was ended by hand.
+    pub(crate) endings: Endings,
     /// Subscriber and key of those of the present life that are under way, by their places in `folds`.
     pub(crate) folds_under_way: BTreeMap<usize, (SubscriberNo, String)>,
     /// Attempts of the present life that are under way, as places in `sends`.

@@ -19,6 +19,7 @@ mod consent;
 mod counts;
 mod crowd;
 mod dice;
+mod endings;
 mod folds;
 mod gates;
 mod history;
@@ -59,7 +60,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 47] = [
+const RARE_PATHS: [&str; 51] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -67,6 +68,7 @@ const RARE_PATHS: [&str; 47] = [
     "a client that passed a gate",
     "a clock jump back",
     "a clock jump forward",
+    "a closed window cancelled",
     "a conflicting event",
     "a crash during a backfill",
     "a crash with claims in hand",
@@ -76,6 +78,7 @@ const RARE_PATHS: [&str; 47] = [
     "a fold that passed a gate",
     "a gate closed by a receiver",
     "a gate closed by a receiver of folds",
+    "a gate opened before its time",
     "a gate passed",
     "a graceful stop with attempts under way",
     "a held delivery released",
@@ -100,7 +103,9 @@ const RARE_PATHS: [&str; 47] = [
     "a subscriber given up",
     "a unit quarantined",
     "a unit released",
+    "a window cancelled",
     "a window closed",
+    "a window flushed by hand",
     "an endpoint that agreed later",
     "an endpoint that refused",
     "an event gone under way",
@@ -110,11 +115,12 @@ const RARE_PATHS: [&str; 47] = [
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 13] = [
+const RARE_PATHS_SHARED: [&str; 17] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
     "a client that passed a gate",
+    "a closed window cancelled",
     "a duplicate after a lost response",
     "a fold that passed a gate",
     "a gate passed",
@@ -122,8 +128,11 @@ const RARE_PATHS_SHARED: [&str; 13] = [
     "a lane",
     "a life after a death",
     "a result of a former life refused",
+    "a store that might lose something",
     "a takeover of claims",
+    "a window cancelled",
     "a window closed",
+    "clocks that agree after a jump",
 ];
 
 /// A kind of runs.

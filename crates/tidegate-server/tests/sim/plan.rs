@@ -67,6 +67,11 @@ pub(crate) enum Act {
         project: &'static str,
         deed: Deed,
     },
+    /// Somebody ends the windows of a subscriber, with or without deliveries.
+    EndWindows {
+        id: String,
+        cancels: bool,
+    },
     /// Somebody asks what was counted.
     Ask,
     /// Someone retries one of the deliveries by hand.

@@ -14,7 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -39,7 +40,7 @@ use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::{END_T, Plan};
-use super::{arrivals, catalog, consent, gates};
+use super::{arrivals, catalog, consent, endings, gates};
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -118,6 +119,11 @@ impl Store for FaultyStore {
         self.inner.due().await
     }
 
+    async fn penalties(&self) -> Result<Vec<(GateNo, Timestamp)>> {
+        self.enter().await?;
+        self.inner.penalties().await
+    }
+
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {
         self.enter().await?;
         let result = self.inner.retry(project, delivery, now).await;
@@ -147,7 +153,9 @@ impl Store for FaultyStore {
 
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended> {
         self.enter().await?;
-        self.inner.end_windows(project, ask, now).await
+        let result = endings::end(&self.inner, (&self.history, self.life.t()), project, ask, now).await;
+        self.exit().await;
+        result
     }
 
     async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {

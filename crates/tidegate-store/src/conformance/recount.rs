@@ -40,7 +40,9 @@ impl Recounter for Told {
         self.lists.extend(lists.into_iter().map(list));
     }
 
-    fn change(&mut self, change: &Change) -> bool {
+    fn change(&mut self, change: &Change, event: Option<&EventRow>) -> bool {
+        let event = event.expect("it is followed, and kept");
+        assert_eq!((event.seq, event.time), (change.event, change.time));
         let from = change.from.as_deref().map(str::to_owned);
         self.changes.push((change.object.to_string(), from, change.to.to_string()));
         true
@@ -81,8 +83,7 @@ async fn all_that_the_store_has_of_the_events_is_told(bench: Bench) {
             let value: Arc<str> = rest.split(':').next().expect("made here").into();
             slab.post(index, value.as_bytes(), event.seq);
             slab.post(index, b"all", event.seq);
-            let (object, policy) = (object.into(), Arc::default());
-            let (time, event) = (event.time, event.seq);
+            let (object, policy, time, event) = (object.into(), Arc::default(), event.time, event.seq);
             slab.sight(Sight { state, transition, object, value, time, event, policy });
         })
         .await;
@@ -95,6 +96,7 @@ async fn all_that_the_store_has_of_the_events_is_told(bench: Bench) {
         range: (i64::MIN, i64::MAX),
         metrics: vec![transition],
         states: vec![state],
+        followed: vec![state],
         indexes: vec![index],
     };
     let found = bench.store().recount(recount, Box::<Told>::default()).await.expect("the store works");

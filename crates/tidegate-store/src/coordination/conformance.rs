@@ -51,6 +51,7 @@ pub async fn run(fixture: &dyn Fixture) {
     an_empty_line_is_not_waited_for(fixture).await;
     a_fast_bucket_is_emptied_by_lines_too(fixture).await;
     a_penalty_is_seen_by_all_and_ends(fixture).await;
+    a_penalty_can_be_lifted_by_anybody(fixture).await;
     a_bucket_recovers_step_by_step(fixture).await;
     a_wiped_penalty_heals(fixture).await;
     no_stretch_sees_more_than_a_burst_and_the_rate(fixture).await;
@@ -334,6 +335,23 @@ async fn a_penalty_is_seen_by_all_and_ends(fixture: &dyn Fixture) {
     }
     assert!(began.elapsed() < LASTS * 10, "{:?}", began.elapsed());
     assert_eq!(look(&replicas[1], &bucket, flow).await.eighths, 1);
+}
+
+async fn a_penalty_can_be_lifted_by_anybody(fixture: &dyn Fixture) {
+    let replicas = join(fixture).await;
+    let (bucket, flow) = (bucket("lifted"), Flow::new(rate("1/s"), 100));
+    assert!(replicas[0].lift(&bucket, flow).await, "one that is not there");
+    assert_eq!(look(&replicas[1], &bucket, flow).await.eighths, 8);
+    replicas[0].penalize(&bucket, flow, Duration::from_secs(3_600)).await;
+    assert!(look(&replicas[2], &bucket, flow).await.penalized_for > Duration::from_secs(3_500));
+    for replica in [&replicas[1], &replicas[2]] {
+        assert!(replica.lift(&bucket, flow).await);
+        let standing = look(&replicas[0], &bucket, flow).await;
+        assert_eq!((standing.penalized_for, standing.eighths), (Duration::ZERO, 1));
+    }
+    assert_eq!(replicas[0].take(&bucket, flow, 100).await.granted, 1, "one, and then slowly more");
+    replicas[1].penalize(&bucket, flow, Duration::from_secs(60)).await;
+    assert_eq!(replicas[2].take(&bucket, flow, 1).await.granted, 0, "it can be penalised again");
 }
 
 async fn a_bucket_recovers_step_by_step(fixture: &dyn Fixture) {

@@ -14,7 +14,7 @@ use tidegate_core::limits::RATE_BUCKETS_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::mailbox::Mailbox;
-use super::tokens::Wish;
+use super::tokens::{LIFTED, Wish};
 use super::{BucketKey, Coordination, Grant, News, Tally, timer};
 
 /// What replicas of one process have in common.
@@ -67,7 +67,10 @@ impl Hub {
         let (known, basin) = buckets.entry(bucket.clone()).or_insert_with(full);
         *known = flow;
         let given = basin.ask(flow, now_us, wish.wanted, wish.caller);
-        basin.reservoir.penalize(flow, now_us, now_us + wish.penalty_us);
+        match wish.penalty_us {
+            LIFTED => basin.reservoir.lift(flow, now_us),
+            lasts_us => basin.reservoir.penalize(flow, now_us, now_us + lasts_us),
+        }
         Grant::of(given, *basin, flow)
     }
 }
@@ -101,6 +104,10 @@ impl Coordination for Local {
 
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {
         self.hub.ask(bucket, flow, Wish::penalty(lasts));
+    }
+
+    async fn lift(&self, bucket: &BucketKey, flow: Flow) -> bool {
+        self.hub.ask(bucket, flow, Wish::lift()).standing.is_some()
     }
 
     fn tally(&self) -> Tally {

@@ -61,6 +61,10 @@ pub trait Coordination: Send + Sync + 'static {
     /// step. If this is lost, whoever said "too many" says it again.
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration);
 
+    /// A penalty of a shared bucket ends before its time, if there is one; then it recovers as it would have later. Says whether
+    /// the bucket could be reached.
+    async fn lift(&self, bucket: &BucketKey, flow: Flow) -> bool;
+
     /// What has gone through it so far.
     fn tally(&self) -> Tally;
     /// Whether Redis answers; nothing where there is none.

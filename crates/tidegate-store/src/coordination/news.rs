@@ -21,6 +21,8 @@ pub struct News {
     pub subscribers: BTreeSet<SubscriberNo>,
     /// They were penalised.
     pub gates: BTreeSet<GateNo>,
+    /// Their penalties were lifted.
+    pub lifted: BTreeSet<GateNo>,
 }
 
 impl News {
@@ -46,6 +48,11 @@ impl News {
         Self { gates: BTreeSet::from([gate]), ..Self::default() }
     }
 
+    /// The penalty of a gate was lifted.
+    pub fn lift(gate: GateNo) -> Self {
+        Self { lifted: BTreeSet::from([gate]), ..Self::default() }
+    }
+
     /// Nothing at all.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -63,12 +70,14 @@ impl News {
             self.subscribers.extend(other.subscribers);
         }
         self.gates.extend(other.gates);
+        self.lifted.extend(other.lifted);
         self.shorten();
     }
 
     /// A long list says no more than that there is work everywhere, and does not fit into a message.
     fn shorten(&mut self) {
-        if self.everything || self.subscribers.len() + self.gates.len() > NEWS_SUBSCRIBERS_MAX {
+        let listed = self.subscribers.len() + self.gates.len() + self.lifted.len();
+        if self.everything || listed > NEWS_SUBSCRIBERS_MAX {
             *self = Self::everything();
         }
     }
@@ -78,8 +87,9 @@ impl News {
         let flags = [(self.everything, 'a'), (self.configuration, 'c'), (self.events, 'e'), (self.jobs, 'j')];
         let flags: String = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
         let subscribers = self.subscribers.iter().map(ToString::to_string);
-        let numbers: Vec<String> =
-            subscribers.chain(self.gates.iter().map(|gate| format!("g{gate}"))).collect();
+        let gates = self.gates.iter().map(|gate| format!("g{gate}"));
+        let lifted = self.lifted.iter().map(|gate| format!("l{gate}"));
+        let numbers: Vec<String> = subscribers.chain(gates).chain(lifted).collect();
         format!("{sender:x} {flags} {}", numbers.join(","))
     }
 
@@ -105,9 +115,10 @@ impl News {
             }
         }
         for number in numbers?.split(',').filter(|number| !number.is_empty()) {
-            match number.strip_prefix('g') {
-                Some(gate) => news.gates.insert(gate.parse().ok()?),
-                None => news.subscribers.insert(number.parse().ok()?),
+            match (number.strip_prefix('g'), number.strip_prefix('l')) {
+                (Some(gate), _) => news.gates.insert(gate.parse().ok()?),
+                (_, Some(gate)) => news.lifted.insert(gate.parse().ok()?),
+                _ => news.subscribers.insert(number.parse().ok()?),
             };
         }
         news.shorten();
@@ -126,7 +137,7 @@ mod tests {
     fn news_are_read_as_they_were_written() {
         let gates = [4, 55].into();
         let all = News { configuration: true, events: true, jobs: true, gates, ..News::work([1, 22, 333]) };
-        let some = [News::configuration(), News::work([7]), News::penalty(8), all];
+        let some = [News::configuration(), News::work([7]), News::penalty(8), News::lift(9), all];
         for news in [News::default(), News::everything()].into_iter().chain(some) {
             assert_eq!(News::read(&news.write(0xfeed), 1), news);
             assert!(News::read(&news.write(1), 1).is_empty(), "one does not hear oneself");

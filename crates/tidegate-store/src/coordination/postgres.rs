@@ -137,6 +137,10 @@ impl Coordination for Postgres {
         self.ask_since(bucket, flow, Wish::penalty(lasts), 0).await;
     }
 
+    async fn lift(&self, bucket: &BucketKey, flow: Flow) -> bool {
+        self.ask_since(bucket, flow, Wish::lift(), 0).await.standing.is_some()
+    }
+
     fn tally(&self) -> Tally {
         Tally {
             sent: self.shared.sent.load(Ordering::Relaxed),

@@ -39,9 +39,9 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who hears nothing assumes that there was something.
 const DEAF_EVERY: Duration = Duration::from_secs(1);
 
-/// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while if
-/// that is the wish. What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be closed,
-/// how long ago it was empty; which replica asks, when the first in its line became ready, and how long it has patience with
+/// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while or
+/// opens it if that is the wish. What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be
+/// closed (below 0 to open it), how long ago it was empty; which replica asks, when the first in its line became ready, and how long it has patience with
 /// others; then what is the same for all. It says -1 to whoever steps back. A key outlives its bucket by as long as somebody
 /// could be waited for.
 const ASK: &str = r"
@@ -70,7 +70,7 @@ local waited = math.min(awaited, now)
 local is_other = front ~= '0' and front ~= who
 local is_before = ready < since or (ready == since and who < front)
 local is_behind = is_other and not is_before and not (waited > 0 and now - waited >= patience)
-local granted, is_changed = there, penalty > 0 or there > 0
+local granted, is_changed = there, penalty ~= 0 or there > 0
 if who ~= '0' and is_behind and there > 0 then
     granted, there, is_changed = -1, 0, true
     awaited = waited > 0 and waited or now
@@ -86,7 +86,7 @@ elseif who ~= '0' then
     end
 end
 level = level - there * token
-if penalty > 0 then til = math.max(til, now + penalty) end
+if penalty > 0 then til = math.max(til, now + penalty) elseif penalty < 0 then til = math.min(til, now) end
 local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
 if is_changed then
     redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %s %.0f %.0f', level, now, til, front, since, awaited), 'PX', math.ceil((full + 2 * patience) / 1000) + 1)
@@ -246,6 +246,12 @@ impl Coordination for Redis {
         let wish = Wish::penalty(lasts);
         self.ask(bucket, flow, wish).await;
         self.postgres.ask_since(bucket, flow, wish, 0).await;
+    }
+
+    /// In both places as well. A Redis that can not be reached now may still know of the penalty when it is back.
+    async fn lift(&self, bucket: &BucketKey, flow: Flow) -> bool {
+        let asked = self.ask(bucket, flow, Wish::lift()).await;
+        self.postgres.lift(bucket, flow).await && asked.standing.is_some()
     }
 
     fn is_connected_to_redis(&self) -> Option<bool> {

@@ -29,12 +29,15 @@ pub(super) struct Tokens {
     mark: Statement,
 }
 
+/// Instead of a penalty: the one that there is ends now.
+pub(super) const LIFTED: i64 = -1;
+
 /// What is wanted of a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
     /// So many tokens.
     pub(super) wanted: u32,
-    /// That it gives nothing for so long.
+    /// That it gives nothing for so long, or that it is [`LIFTED`].
     pub(super) penalty_us: i64,
     /// For a line, if there is one.
     pub(super) caller: Option<Caller>,
@@ -47,6 +50,10 @@ impl Wish {
 
     pub(super) fn penalty(lasts: Duration) -> Self {
         Self { wanted: 0, penalty_us: timer::us(lasts).min(PENALTY_MAX_US), caller: None }
+    }
+
+    pub(super) fn lift() -> Self {
+        Self { wanted: 0, penalty_us: LIFTED, caller: None }
     }
 
     /// Which replica asks, 0 for none, and when the first in its line became ready.
@@ -81,7 +88,7 @@ const FORGET: &str =
     "DELETE FROM basins WHERE full_us < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while
-/// if that is the wish.
+/// or opens it if that is the wish.
 fn ask_sql() -> String {
     let (token, step, longest, astray) = (TOKEN, STEP_US, PENALTY_MAX_US, ASTRAY_US);
     let filled = |since: &str| {
@@ -121,7 +128,8 @@ fn ask_sql() -> String {
                                  WHEN wanted = 0 THEN is_other
                                  WHEN taken = 0 THEN is_behind AND bucket.awaited_us = 0
                                  ELSE taken = wanted AND is_other AND is_before END AS is_kept) AS next,
-            LATERAL (SELECT CASE WHEN penalty_us > 0 THEN greatest(until_us, now_us + penalty_us) ELSE until_us END AS shut_us,
+            LATERAL (SELECT CASE WHEN penalty_us > 0 THEN greatest(until_us, now_us + penalty_us)
+                                 WHEN penalty_us < 0 THEN least(until_us, now_us) ELSE until_us END AS shut_us,
                             level - taken * {token} AS rest) AS after
         )
         WHERE name = $1

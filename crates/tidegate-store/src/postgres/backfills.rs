@@ -87,12 +87,10 @@ pub(super) async fn running(conn: &Conn) -> Asked<Vec<BackfillRow>> {
     Ok(conn.rows(&sql, &[]).await?.iter().map(backfill_row).collect())
 }
 
-/// Those of one type.
-pub(super) async fn of_type(conn: &Conn, of: &Recount) -> Asked<Vec<BackfillRow>> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM backfills WHERE project = $1 AND service = $2 AND type = $3 ORDER BY no DESC"
-    );
-    let rows = conn.rows(&sql, &[&of.project, &of.service, &of.type_name]).await?;
+/// Those of one service.
+pub(super) async fn of_service(conn: &Conn, of: &Recount) -> Asked<Vec<BackfillRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE project = $1 AND service = $2 ORDER BY no DESC");
+    let rows = conn.rows(&sql, &[&of.project, &of.service]).await?;
     Ok(rows.iter().map(backfill_row).collect())
 }
 

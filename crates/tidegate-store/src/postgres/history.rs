@@ -8,10 +8,12 @@ use tidegate_core::observe::state::{Change, ObjectRow, Visited};
 use tidegate_core::time::Timestamp;
 
 use super::db::{Asked, Conn};
-use super::events::text;
-use crate::Error;
+use super::events::{self, text};
 use crate::history::{ChangeFilter, Changes, Reading, Told};
+use crate::{Error, EventRow};
 
+/// Changes whose events are read at once: these may be large.
+const CHANGES_PER_QUESTION: usize = 100;
 /// Rows that are read at once.
 const PORTION: i64 = 50;
 
@@ -76,22 +78,39 @@ pub(super) async fn changes(conn: &Conn, filter: &ChangeFilter) -> Asked<Changes
 
 const ALL: &str = "SELECT no, changes FROM object_changes WHERE state = $1 AND no > $2 ORDER BY no LIMIT $3";
 
-/// Goes over everything that happened to the objects of a state, for as long as `each` wants more.
-pub(super) async fn each(conn: &Conn, state: MetricNo, mut each: impl FnMut(&Change) -> bool) -> Asked<()> {
+/// Goes over everything that happened to the objects of a state, for as long as `each` wants more; if it is followed, with the
+/// events that are kept.
+pub(super) async fn each(
+    conn: &Conn,
+    state: MetricNo,
+    is_followed: bool,
+    mut each: impl FnMut(&Change, Option<&EventRow>) -> bool,
+) -> Asked<()> {
     let mut after = 0_i64;
     loop {
         let rows = conn.rows(ALL, &[&state, &after, &PORTION]).await?;
         for row in &rows {
             after = row.get(0);
             let changes = unpack(state, row.get(1)).map_err(|torn| Error::Unavailable(torn.to_string()))?;
-            if !changes.iter().all(&mut each) {
-                return Ok(());
+            for some in changes.chunks(CHANGES_PER_QUESTION) {
+                let events = if is_followed { followed(conn, some).await? } else { BTreeMap::new() };
+                if !some.iter().all(|change| each(change, events.get(&change.event))) {
+                    return Ok(());
+                }
             }
         }
         if (rows.len() as i64) < PORTION {
             return Ok(());
         }
     }
+}
+
+/// The events of changes, as far as they are kept.
+async fn followed(conn: &Conn, changes: &[Change]) -> Asked<BTreeMap<Seq, EventRow>> {
+    let events: Vec<Seq> = changes.iter().map(|change| change.event).collect();
+    let sql = format!("SELECT {} FROM events e WHERE seq = ANY($1)", events::COLUMNS);
+    let rows = conn.rows(&sql, &[&events]).await?;
+    Ok(rows.iter().map(events::event_row).map(|event| (event.seq, event)).collect())
 }
 
 /// The ids of those events that are kept.

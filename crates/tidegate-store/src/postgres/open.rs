@@ -53,6 +53,7 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0015_history" needs 15,
     "0016_rebuilds" needs 16,
     "0018_clocks" needs 16,
+    "0019_switches" needs 16,
 ];
 
 impl PostgresStore {

@@ -29,7 +29,7 @@ pub(super) async fn recount(
     mut recounter: Box<dyn Recounter>,
 ) -> Asked<Recounted> {
     conn.client().batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    recounter.begin(backfills::of_type(conn, of).await?);
+    recounter.begin(backfills::of_service(conn, of).await?);
     let (sql, limit) = (events_sql(), ROWS_PER_QUESTION as i64);
     let (kind, source) = (of.type_name.as_bytes(), of.service.as_bytes());
     let (mut after, mut seen): (Seq, Vec<Seq>) = (0, Vec::new());
@@ -62,7 +62,8 @@ pub(super) async fn recount(
     for state in &of.states {
         rollups.push((*state, rollups::read(conn, *state, &of.buckets_of_states()).await?));
         objects(conn, *state, &mut *recounter).await?;
-        history::each(conn, *state, |change| recounter.change(change)).await?;
+        let is_followed = of.followed.contains(state);
+        history::each(conn, *state, is_followed, |change, event| recounter.change(change, event)).await?;
     }
     Ok(Recounted { recounter, kept_since, rollups })
 }

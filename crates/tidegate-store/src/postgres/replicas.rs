@@ -7,6 +7,7 @@ use tidegate_core::time::Timestamp;
 use super::connect::FSYNC_OFF;
 use super::db::{Asked, Conn};
 use super::{BEAT_TTL, held, lanes, windows};
+use crate::observe::{read_switches, written_switches};
 use crate::{Beat, Error, Load, Replica, TakenOver};
 
 /// The database's clock, in milliseconds.
@@ -34,19 +35,21 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let sql = format!(
         "UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3, streams = $4, obeys = $5,
-            wall = $6
+            wall = $6, switches = $7
          WHERE incarnation = $1"
     );
     let (in_flight, queued, streams) = (count(load.in_flight), count(load.queued), count(load.streams));
     let wall = load.wall.map(Timestamp::as_ms);
-    let alive =
-        conn.execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys, &wall]).await?;
+    let switches = load.switches.map(written_switches);
+    let alive = conn
+        .execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys, &wall, &switches])
+        .await?;
     if alive == 0 {
         return Err(Error::Fenced.into());
     }
     let sql = format!(
         "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall,
-            current_setting('fsync')
+            current_setting('fsync'), switches
          FROM beats b, installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
@@ -80,6 +83,7 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
                 streams: size(7),
                 obeys: row.get(9),
                 wall: row.get::<_, Option<i64>>(10).map(Timestamp::from_ms),
+                switches: row.get::<_, Option<&str>>(12).map(read_switches),
             },
         });
     }

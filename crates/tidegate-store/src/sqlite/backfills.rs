@@ -106,12 +106,10 @@ pub(super) fn running(conn: &Connection) -> rusqlite::Result<Vec<BackfillRow>> {
     conn.prepare_cached(&sql)?.query_map([], row)?.collect()
 }
 
-/// Those of one type.
-pub(super) fn of_type(conn: &Connection, of: &Recount) -> rusqlite::Result<Vec<BackfillRow>> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM backfills WHERE project = ?1 AND service = ?2 AND type = ?3 ORDER BY no DESC"
-    );
-    conn.prepare_cached(&sql)?.query_map(params![of.project, of.service, of.type_name], row)?.collect()
+/// Those of one service.
+pub(super) fn of_service(conn: &Connection, of: &Recount) -> rusqlite::Result<Vec<BackfillRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE project = ?1 AND service = ?2 ORDER BY no DESC");
+    conn.prepare_cached(&sql)?.query_map(params![of.project, of.service], row)?.collect()
 }
 
 pub(super) fn unbackfilled_sql() -> String {

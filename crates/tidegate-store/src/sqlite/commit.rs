@@ -17,7 +17,7 @@ use super::dedupe::{Dedupe, Delta};
 use super::deliveries::New;
 use super::lanes::Backfilling;
 use super::telling::Telling;
-use super::{Writer, configuration, deliveries, events, failed, folds, jobs, quarantine, stamp};
+use super::{Writer, configuration, deliveries, events, failed, folds, gates, jobs, quarantine, stamp};
 use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
@@ -199,6 +199,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     }
     for (subscriber, since) in &group.streaks {
         configuration::keep_streak(context.conn, *subscriber, *since)?;
+    }
+    for (gate, until) in &group.penalties {
+        gates::keep_penalty(context.conn, *gate, *until)?;
     }
     for claim in &group.released {
         deliveries::release(context, claim)?;

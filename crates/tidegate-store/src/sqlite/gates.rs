@@ -1,4 +1,6 @@
 //! Gates. One that was deleted leaves an empty row, so that whoever reads only changes hears of it.
+//!
+//! Until when a gate was penalised is no part of the configuration: it stands in `meta`, written when it begins or is lifted.
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidegate_core::id::{GateNo, ProjectNo, Version};
@@ -55,6 +57,7 @@ pub(super) fn delete(
             params![project, name, version, now.as_ms()],
         )
         .map_err(failed)?;
+    forget_penalties(tx).map_err(failed)?;
     if changed == 0 { Err(Error::NotFound) } else { Ok(project) }
 }
 
@@ -71,7 +74,32 @@ pub(super) fn delete_all(
         params![project, version, now.as_ms()],
     )
     .map_err(failed)?;
+    forget_penalties(tx).map_err(failed)
+}
+
+/// What the name of a gate's penalty begins with; its number follows.
+const PENALTY: &str = "penalty_of_gate_";
+
+/// Keeps until when a gate gives nothing, if it is there.
+pub(super) fn keep_penalty(conn: &Connection, gate: GateNo, until: Timestamp) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO meta SELECT ?1 || no, ?3 FROM gates WHERE no = ?2 AND definition IS NOT NULL
+         ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    )?
+    .execute(params![PENALTY, gate, until.as_ms()])?;
     Ok(())
+}
+
+pub(super) fn penalties(conn: &Connection) -> rusqlite::Result<Vec<(GateNo, Timestamp)>> {
+    conn.prepare_cached("SELECT no, value FROM gates JOIN meta ON meta.name = ?1 || no ORDER BY no")?
+        .query_map([PENALTY], |row| Ok((row.get(0)?, Timestamp::from_ms(row.get(1)?))))?
+        .collect()
+}
+
+/// Of gates that are gone: one that is made again under their name begins anew.
+fn forget_penalties(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    let gone = "DELETE FROM meta WHERE name IN (SELECT ?1 || no FROM gates WHERE definition IS NULL)";
+    tx.execute(gone, [PENALTY]).map(drop)
 }
 
 /// Refuses a subscriber whose gate is not there.

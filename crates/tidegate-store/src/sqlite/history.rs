@@ -5,7 +5,8 @@ use tidegate_core::id::{MetricNo, Seq};
 use tidegate_core::observe::history::unpack;
 use tidegate_core::observe::state::{Change, ObjectRow};
 
-use super::objects;
+use super::{events, objects};
+use crate::EventRow;
 use crate::history::{ChangeFilter, Changes, Reading, Told};
 
 pub(super) const ROWS: &str = "SELECT until, no, changes FROM object_changes
@@ -49,21 +50,31 @@ pub(super) fn changes(conn: &Connection, filter: &ChangeFilter) -> rusqlite::Res
 
 pub(super) const ALL: &str = "SELECT changes FROM object_changes WHERE state = ?1";
 
-/// Goes over everything that happened to the objects of a state, for as long as `each` wants more.
+/// Goes over everything that happened to the objects of a state, for as long as `each` wants more; if it is followed, with the
+/// events that are kept.
 pub(super) fn each(
     conn: &Connection,
     state: MetricNo,
-    mut each: impl FnMut(&Change) -> bool,
+    is_followed: bool,
+    mut each: impl FnMut(&Change, Option<&EventRow>) -> bool,
 ) -> rusqlite::Result<()> {
     let mut statement = conn.prepare_cached(ALL)?;
     let mut rows = statement.query([state])?;
     while let Some(row) = rows.next()? {
         let changes = unpack(state, row.get_ref(0)?.as_blob()?).map_err(objects::torn)?;
-        if !changes.iter().all(&mut each) {
-            break;
+        for change in &changes {
+            let event = if is_followed { event(conn, change.event)? } else { None };
+            if !each(change, event.as_ref()) {
+                return Ok(());
+            }
         }
     }
     Ok(())
+}
+
+fn event(conn: &Connection, event: Seq) -> rusqlite::Result<Option<EventRow>> {
+    let sql = format!("SELECT {} FROM events WHERE seq = ?1", events::COLUMNS);
+    conn.prepare_cached(&sql)?.query_row([event], events::event_row).optional()
 }
 
 fn event_id(conn: &Connection, event: Seq) -> rusqlite::Result<Option<String>> {

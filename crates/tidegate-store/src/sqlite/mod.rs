@@ -55,7 +55,8 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::Book;
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -211,6 +212,10 @@ impl Store for SqliteStore {
 
     async fn due(&self) -> Result<Vec<(SubscriberNo, Timestamp)>> {
         self.readers.read(|conn| deliveries::due(conn).map_err(failed)).await
+    }
+
+    async fn penalties(&self) -> Result<Vec<(GateNo, Timestamp)>> {
+        self.readers.read(|conn| gates::penalties(conn).map_err(failed)).await
     }
 
     async fn retry(&self, project: ProjectNo, delivery: DeliveryNo, now: Timestamp) -> Result<RetryOutcome> {

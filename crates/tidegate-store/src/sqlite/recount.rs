@@ -20,7 +20,7 @@ pub(super) fn recount(
     of: &Recount,
     mut recounter: Box<dyn Recounter>,
 ) -> rusqlite::Result<Recounted> {
-    recounter.begin(backfills::of_type(conn, of)?);
+    recounter.begin(backfills::of_service(conn, of)?);
     let mut statement = conn.prepare_cached(&events_sql())?;
     let mut rows = statement.query(params![of.project, of.type_name, of.service, of.range.0, of.range.1])?;
     let mut seen: Vec<Seq> = Vec::new();
@@ -43,7 +43,8 @@ pub(super) fn recount(
     for state in &of.states {
         rollups.push((*state, rollups::read(conn, *state, &of.buckets_of_states())?));
         objects::walk(conn, *state, "", |id, known| recounter.object(*state, id, &known))?;
-        history::each(conn, *state, |change| recounter.change(change))?;
+        let is_followed = of.followed.contains(state);
+        history::each(conn, *state, is_followed, |change, event| recounter.change(change, event))?;
     }
     let kept_since = keeping::kept_since(conn, &of.name())?;
     Ok(Recounted { recounter, kept_since, rollups })

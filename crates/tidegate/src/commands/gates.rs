@@ -16,6 +16,7 @@ Examples:
   tidegate gates show notion
   tidegate gates acquire notion --wait 10s && curl https://api.notion.com/…
   tidegate gates penalize notion --for 30s
+  tidegate gates resume notion
   tidegate gates delete notion
 
 A subscriber passes it with \"gate\": \"notion\" in its definition.";
@@ -93,6 +94,11 @@ enum Verb {
         #[arg(long, value_name = "TIME")]
         until: Option<String>,
     },
+    /// Let a paused gate go on before its time
+    Resume {
+        /// Which
+        name: String,
+    },
     /// Delete a gate that no subscriber passes
     Delete {
         /// Which
@@ -100,7 +106,7 @@ enum Verb {
     },
 }
 
-/// Lists, shows, makes, passes, pauses or deletes gates.
+/// Lists, shows, makes, passes, pauses, resumes or deletes gates.
 pub(crate) async fn run(args: GatesArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
     match args.verb {
@@ -125,6 +131,10 @@ pub(crate) async fn run(args: GatesArgs, globals: &Globals) -> anyhow::Result<Ex
             let body = json!({ "for": lasts, "until": until });
             let path = ["v1", "gates", &name, "penalize"];
             session.confirm_with(Method::POST, &path, Some(&body), "penalised", &name).await?;
+        }
+        Verb::Resume { name } => {
+            let path = ["v1", "gates", &name, "penalty"];
+            session.confirm(Method::DELETE, &path, "resumed", &name).await?;
         }
         Verb::Delete { name } => {
             session.confirm(Method::DELETE, &["v1", "gates", &name], "deleted", &name).await?;

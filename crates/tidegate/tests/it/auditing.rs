@@ -48,15 +48,15 @@ fn a_state_that_is_declared_in_another_way_is_counted_anew() {
 }
 
 /// What is said of a store that somebody has laid hands on.
-fn audit_after(server: &mut Server, damage: &str) -> Value {
+fn audit_after(server: &mut Server, kind: &str, damage: &str) -> Value {
     server.stop();
     let path = server.folder.path().join("data/tidegate.db");
     let store = rusqlite::Connection::open(&path).expect("it is closed");
     let changed = store.execute(damage, []).expect("what is damaged is there");
-    assert!(changed > 0 || damage.starts_with("INSERT"), "{damage} changes nothing");
+    assert!(changed > 0 || damage.starts_with("CREATE"), "{damage} changes nothing");
     drop(store);
     server.restart(&Setup::usual());
-    let asked = json!({"service": "shop", "type": "order.paid"});
+    let asked = json!({"service": "shop", "type": kind});
     server.admin().post("/v1/audit", &asked).expect(200)
 }
 
@@ -91,7 +91,7 @@ fn an_audit_finds_whatever_is_damaged() {
         admin.call("PUT", ORDERS, &declared()).expect(201);
         admin.publish(&orders());
         assert_eq!(counters(&admin, &json!({}))["buckets"][0]["series"][0]["count"], 4);
-        let told = audit_after(&mut server, &damage);
+        let told = audit_after(&mut server, "order.paid", &damage);
         assert_eq!(told["agrees"], what == "nothing", "{damage}: {told}");
         let found = told["differences"].as_array().expect("a list");
         assert!(found.iter().all(|difference| difference["metric"] == what), "{damage}: {told}");
@@ -100,6 +100,45 @@ fn an_audit_finds_whatever_is_damaged() {
             named.map(|kind| kind.as_str().expect("text").to_owned()).collect();
         assert_eq!(kinds.len(), 5, "{told}");
     }
+}
+
+#[test]
+fn an_audit_knows_which_transitions_a_policy_counts() {
+    let mut server = Server::start();
+    let tells = |more: &str| json!({"states": [{"object": "order", "id": "data.order_id", "attributes": ["data.status"], more: ["*"]}]});
+    let step = "/v1/catalog/services/shop/types/step";
+    server.admin().call("PUT", TRAILS, &tells("additional")).expect(201);
+    server.admin().call("PUT", step, &tells("only")).expect(201);
+    let publish = |server: &Server, n: usize, kind: &str, status: &str| {
+        server.admin().publish(&trail(n * 7, kind, n, status));
+    };
+    for (n, (kind, status)) in [("trail", "A"), ("step", "B"), ("trail", "C")].into_iter().enumerate() {
+        publish(&server, n, kind, status);
+    }
+    let save =
+        "CREATE TABLE saved AS SELECT * FROM rollups WHERE metric IN (SELECT no FROM metrics WHERE kind = 3)";
+    assert_eq!(audit_after(&mut server, "trail", save)["agrees"], true);
+    publish(&server, 3, "step", "D");
+    // (none) to A, A to B, A and B to C, A and B and C to D.
+    assert_eq!(transitions(&server.admin()), 7);
+    for kind in ["trail", "step"] {
+        let told = audit_after(&mut server, kind, "UPDATE rollups SET cells = cells");
+        assert_eq!(
+            (&told["agrees"], &told["metrics"][0]["kind"]),
+            (&true.into(), &"transition".into()),
+            "{told}"
+        );
+    }
+    // As if the last had never been counted, in buckets of any length.
+    let told = audit_after(&mut server, "trail", "INSERT OR REPLACE INTO rollups SELECT * FROM saved");
+    let found = told["differences"].as_array().expect("a list");
+    let of = |key: &Value| found.iter().filter(|difference| difference["key"] == *key).count();
+    assert_eq!(
+        ["A", "B", "C"].map(|from| of(&json!([from, "D"]))),
+        [6; 3],
+        "one in each length of bucket: {told}"
+    );
+    assert_eq!(found.len(), 18, "{told}");
 }
 
 #[test]

@@ -23,8 +23,9 @@ fn terms() -> Value {
 fn an_outage_uses_nothing_up_and_everything_arrives_in_order_after_it() {
     let (server, gate) = (Server::start(), Gate::default());
     let client = server.admin();
-    let hook = failing_until(&gate);
+    let (hook, watcher) = (failing_until(&gate), Receiver::start());
     let subscriber = server.subscribe(&hook, &terms());
+    server.subscribe(&watcher, &json!({ "match": { "types": ["tidegate.*"] } }));
     for n in 0..5 {
         client.publish(&json!({ "id": format!("e{n}"), "source": "s", "type": "t" }));
     }
@@ -57,6 +58,10 @@ fn an_outage_uses_nothing_up_and_everything_arrives_in_order_after_it() {
         (&closed["breaker"]["state"], &closed["breaker"]["consecutive_failures"]),
         (&"closed".into(), &0.into())
     );
+    let told: Vec<Value> = watcher.take(2).iter().map(crate::receiver::Arrival::json).collect();
+    let kinds: Vec<&str> = told.iter().filter_map(|notice| notice["type"].as_str()).collect();
+    assert_eq!(kinds, ["tidegate.subscriber.breaker_opened", "tidegate.subscriber.breaker_closed"]);
+    assert!(told[1]["time"].as_str() > told[0]["time"].as_str(), "each with its own time: {told:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tidegate_core::time::Timestamp;
 
 use crate::client::Client;
 use crate::receiver::{Arrival, Receiver, Reply};
-use crate::server::Server;
+use crate::server::{Server, Setup};
 use crate::shell::Shell;
 
 const GATE: &str = "/v1/gates/api";
@@ -149,6 +149,68 @@ fn a_penalty_pauses_the_gate_and_is_shown() {
 }
 
 #[test]
+fn a_pause_is_lifted_and_the_gate_recovers() {
+    let server = Server::start();
+    let (admin, hook) = (server.admin(), Receiver::start());
+    set(&admin, "50/s", 50);
+    server.subscribe(&hook, &json!({ "gate": "api" }));
+    let penalty = format!("{GATE}/penalty");
+    assert_eq!(admin.delete(&penalty).expect(200)["penalized_until"], Value::Null, "nothing to lift");
+    assert_eq!(admin.get(GATE).expect(200)["effective_rate_per_second"], 50.0);
+    admin.post(&format!("{GATE}/penalize"), &json!({ "for": "1h" })).expect(200);
+    publish(&admin, 1);
+    admin.until(GATE, |gate| gate["waiting"]["deliveries"] == 1);
+    for _ in 0..2 {
+        let lifted = admin.delete(&penalty).expect(200);
+        assert_eq!((&lifted["name"], &lifted["penalized_until"]), (&"api".into(), &Value::Null));
+    }
+    hook.next();
+    assert_eq!(admin.get(GATE).expect(200)["effective_rate_per_second"], 6.25);
+    admin.delete("/v1/gates/other/penalty").problem(404, "not_found");
+    let made = admin.post("/v1/keys", &json!({ "role": "publisher" })).expect(201);
+    let publisher = admin.with_key(made["key"].as_str().expect("a key"));
+    publisher.post(&format!("{GATE}/penalize"), &json!({ "for": "1s" })).expect(200);
+    publisher.delete(&penalty).problem(403, "role_insufficient");
+}
+
+#[test]
+fn a_pause_outlives_the_process() {
+    let mut server = Server::start();
+    set(&server.admin(), "50/s", 50);
+    let paused = server.admin().post(&format!("{GATE}/penalize"), &json!({ "for": "1h" })).expect(200);
+    server.stop();
+    server.restart(&Setup::usual());
+    let shown = server.admin().get(GATE).expect(200);
+    assert_eq!(minute(&shown["penalized_until"]), minute(&paused["penalized_until"]), "{shown}");
+    assert_eq!(shown["tokens"], 0);
+    server.admin().delete(&format!("{GATE}/penalty")).expect(200);
+    server.stop();
+    server.restart(&Setup::usual());
+    let shown = server.admin().get(GATE).expect(200);
+    assert_eq!(
+        (&shown["penalized_until"], &shown["effective_rate_per_second"]),
+        (&Value::Null, &6.25.into())
+    );
+}
+
+/// A time without its seconds.
+fn minute(time: &Value) -> String {
+    time.as_str().expect("a time")[..16].to_owned()
+}
+
+#[test]
+fn acquiring_takes_no_more_than_it_says() {
+    let server = Server::start();
+    let admin = server.admin();
+    set(&admin, "50/s", 50);
+    let acquire = format!("{GATE}/acquire");
+    let problem = admin.post(&acquire, &json!({ "wait": "10s" })).problem(422, "field_unknown");
+    assert_eq!(problem["field"], "wait");
+    assert_eq!(admin.get(GATE).expect(200)["passed"], 0);
+    admin.post(&acquire, &json!({})).expect(200);
+}
+
+#[test]
 fn too_many_from_one_receiver_pauses_all_that_pass_the_gate() {
     let server = Server::start();
     let admin = server.admin();
@@ -202,4 +264,6 @@ fn the_command_line_acquires_and_penalises() {
     shell.types("tidegate gates penalize api --for 30s").text(0);
     let shown = shell.types("tidegate gates show api").text(0).to_owned();
     assert!(shown.contains("penalised") && shown.contains("passed"), "{shown}");
+    assert!(shell.types("tidegate gates resume api").text(0).contains("api"));
+    assert_eq!(shell.types("tidegate gates show api --json").json(0)["penalized_until"], Value::Null);
 }

@@ -60,6 +60,21 @@ impl Cluster {
         (a, b)
     }
 
+    /// Lays hands on the database; says how many rows were changed.
+    pub(crate) fn execute(&self, sql: &str) -> u64 {
+        let (server, schema, sql) = (self.server.clone(), self.schema.clone(), sql.to_owned());
+        let done = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (client, connection) = tokio_postgres::connect(&server, NoTls).await?;
+                tokio::spawn(connection);
+                client.batch_execute(&format!("SET search_path TO {schema}")).await?;
+                client.execute(&sql, &[]).await
+            })
+        });
+        done.join().expect("no panic").expect("the database does it")
+    }
+
     /// What a start with other variables says that must fail.
     pub(crate) fn refusal(&self, setup: &Setup) -> String {
         setup.refusal(&Folder::new())

@@ -67,6 +67,34 @@ fn a_database_that_takes_no_writes_is_refused_with_the_remedy() {
 }
 
 #[test]
+fn processes_that_would_count_different_things_are_told() {
+    let cluster = Cluster::new();
+    let a = cluster.join();
+    let mut setup = cluster.setup();
+    setup.variables.push(("TIDEGATE_OBSERVE_COUNTERS", "false".to_owned()));
+    let b = Server::start_with(&setup);
+    let told = |server: &Server, words: &str| {
+        let path = "/readyz?verbose";
+        server.admin().until(path, |ready| {
+            ready["checks"]["observing"]["detail"].as_str().is_some_and(|detail| detail.contains(words))
+        })
+    };
+    for server in [&a, &b] {
+        let ready = told(server, "counts everything; ");
+        assert_eq!(ready["status"], "ready", "events are accepted as ever: {ready}");
+        let checks = tidegate(server, &["doctor"])["checks"].clone();
+        let check = checks.as_array().expect("checks").iter().find(|check| check["check"] == "observing");
+        assert_eq!(check.expect("it is looked at")["state"], "warning", "{checks:#}");
+    }
+    let replicas = a.admin().get("/v1/replicas").expect(200);
+    let off: Vec<&Value> =
+        replicas["items"].as_array().expect("items").iter().map(|of| &of["observe_off"]).collect();
+    assert_eq!(off, [&Value::from(Vec::<Value>::new()), &Value::from(vec!["counters"])]);
+    drop(b);
+    told(&a, "all processes count the same");
+}
+
+#[test]
 fn who_shares_the_store_is_listed_and_counted() {
     let cluster = Cluster::new();
     let (a, b) = cluster.two();

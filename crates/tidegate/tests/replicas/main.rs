@@ -14,6 +14,7 @@ mod server;
 
 mod cluster;
 
+mod auditing;
 mod doctor;
 mod folds;
 mod hung;

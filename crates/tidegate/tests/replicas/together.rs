@@ -214,6 +214,8 @@ fn a_gate_is_one_for_all_of_them() {
     a.admin().post(&format!("{GATE}/penalize"), &json!({ "for": "60s" })).expect(200);
     assert!(b.admin().get(GATE).expect(200)["penalized_until"].is_string(), "all know it");
     acquire(&b, "").problem(429, "gate_busy");
+    a.admin().delete(&format!("{GATE}/penalty")).expect(200);
+    acquire(&b, "?wait=5s").expect(200);
 }
 
 /// Minutes from the beginning of a window to its end.

@@ -191,6 +191,26 @@ fn questions_that_make_no_sense_are_refused_by_their_field() {
 }
 
 #[test]
+fn a_percentile_is_asked_for_once() {
+    let ask = |percentiles: Value| json!({ "service": "s", "type": "t", "histogram": "h", "percentiles": percentiles });
+    let (code, field, detail) = refused(Kind::Histogram, &ask(json!([0.5, 0.99, 0.50])));
+    assert_eq!((code, field.as_str()), ("field_repeated", "percentiles[2]"), "{detail}");
+    assert!(planned(Kind::Histogram, Grain::S5, &ask(json!([0.5, 0.99])), None).is_ok());
+}
+
+#[test]
+fn what_stands_for_something_else_may_be_written_in_any_case() {
+    let filter = |kind, body: &Value, name: &str| {
+        let ask = Ask::parse(kind, body.to_string().as_bytes()).unwrap();
+        ask.filters[name].iter().cloned().collect::<Vec<_>>()
+    };
+    let asked = counter(&json!({ "where": { "data.a": ["(NONE)", "(Other)", "DE"] } }));
+    assert_eq!(filter(Kind::Counter, &asked, "data.a"), ["(none)", "(other)", "DE"]);
+    let asked = json!({ "service": "s", "object": "o", "attribute": "a", "from_states": ["(None)", "NEW"] });
+    assert_eq!(filter(Kind::Transition, &asked, Subject::FROM_STATE), ["(none)", "NEW"]);
+}
+
+#[test]
 fn too_many_series_are_refused_with_an_interval_that_works() {
     let mut slab = Slab::new(0);
     for key in 0..900 {

@@ -2,7 +2,8 @@
 //!
 //! Counters and histograms are summed up and compared at the end. What an event says of objects and of values is compared as
 //! it comes: of each object the latest that was said, of values only those since the index was last looked at. So what is
-//! in memory is bounded by cells and objects, not by events.
+//! in memory is bounded by cells and objects, not by events. Only where other transitions than those from the state before count are
+//! changes of objects kept, up to a limit, and told once more at the end.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +12,13 @@ use std::sync::Arc;
 use tidegate_core::catalog::EventType;
 use tidegate_core::id::{MetricNo, ProjectNo, Seq};
 use tidegate_core::limits::AUDIT_CELLS_MAX;
-use tidegate_core::observe::state::{Change, ObjectRow};
-use tidegate_core::observe::{Grain, Kind, NONE, Posting, Rise, Slab, Switches};
+use tidegate_core::observe::audit::{Comparison, Meant, compare_some};
+use tidegate_core::observe::page::Torn;
+use tidegate_core::observe::retell::{Doubts, Tale, retell};
+use tidegate_core::observe::state::{Change, ObjectRow, Policy};
+use tidegate_core::observe::{Grain, Kept, Kind, NONE, Posting, Rise, Sight, Slab, Switches};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{BackfillRow, EventRow, Metric, Recounter};
+use tidegate_store::{BackfillRow, EventRow, Metric, Recounter, Rollups};
 
 use super::super::App;
 use super::super::problem::Problem;
@@ -22,6 +26,9 @@ use crate::observing::{Past, Terms, Types};
 
 /// Events after which what they say of objects is gone through.
 const STRIDE: u64 = 1_000;
+
+/// How the key of an object's first transition begins.
+const FIRST: &str = r#"["(none)","#;
 
 /// Objects that are told one by one.
 const WRONG_TOLD_MAX: usize = 100;
@@ -34,6 +41,14 @@ pub(super) struct Again {
     /// What adds up, and what is told of objects and values.
     sums: Counter,
     tellings: Counter,
+    /// What is told of objects by events that come with their changes.
+    followed: Counter,
+    /// Changes of states whose transitions are not plain.
+    tales: BTreeMap<MetricNo, Vec<Tale>>,
+    tales_told: usize,
+    type_name: String,
+    /// What happened from then on is not asked about.
+    to: i64,
     /// The transitions beside each state.
     transitions: BTreeMap<MetricNo, MetricNo>,
     said: Said,
@@ -49,6 +64,8 @@ pub(super) struct Outcome {
     pub(super) expected: BTreeMap<MetricNo, Vec<Rise>>,
     /// Transitions that are counted from the state before and nothing else.
     pub(super) plain: BTreeSet<MetricNo>,
+    /// Of the others, what is not known; nothing, where there was too much to tell.
+    pub(super) doubts: BTreeMap<MetricNo, Doubts>,
     /// How many objects are in each state.
     pub(super) objects: BTreeMap<MetricNo, BTreeMap<Arc<str>, i64>>,
     pub(super) lists: BTreeMap<MetricNo, Lists>,
@@ -111,9 +128,12 @@ impl Again {
         app: &App,
         project: ProjectNo,
         service: &str,
-        event_type: &EventType,
+        (type_name, event_type): (&str, &EventType),
+        to: i64,
     ) -> Result<Self, Problem> {
         let off = Some(false);
+        let states = Switches { index: off, counters: off, histograms: off, ..Switches::default() };
+        let followed = Counter::new(app, states).await?;
         let sums = Counter::new(app, Switches { index: off, states: off, ..Switches::default() }).await?;
         let tellings = Counter::new(app, Switches { counters: off, histograms: off, ..Switches::default() });
         let tellings = tellings.await?;
@@ -124,8 +144,64 @@ impl Again {
         let is_plain = |metric: &&Metric| tellings.types.is_plain(project, service, metric);
         let plain = of(Kind::Transition).filter(is_plain).map(|(.., no)| *no).collect();
         let outcome = Outcome { plain, ..Outcome::default() };
-        let (said, objects_said, events) = (Said::new(), 0, 0);
-        Ok(Self { project, sums, tellings, transitions, said, objects_said, events, outcome })
+        Ok(Self {
+            project,
+            sums,
+            tellings,
+            followed,
+            tales: BTreeMap::new(),
+            tales_told: 0,
+            type_name: type_name.to_owned(),
+            to,
+            transitions,
+            said: Said::new(),
+            objects_said: 0,
+            events: 0,
+            outcome,
+        })
+    }
+
+    /// States whose changes have to be told with their events: others than the state before may count.
+    pub(super) fn followed(&self) -> Vec<MetricNo> {
+        let all = self.transitions.iter().filter(|(_, transition)| !self.outcome.plain.contains(transition));
+        all.map(|(state, _)| *state).collect()
+    }
+
+    /// What a change of an object counted by, as its event says.
+    fn policy(&mut self, change: &Change, event: &EventRow) -> Option<Arc<Policy>> {
+        self.followed.event(self.project, event);
+        let sights = self.followed.take().into_delta().sights;
+        let is_this = |sight: &Sight| {
+            sight.state == change.state && sight.object == change.object && sight.value == change.to
+        };
+        sights.into_iter().find(is_this).map(|sight| sight.policy)
+    }
+
+    /// Keeps a change, to be told with all others of its object.
+    fn follow(&mut self, change: &Change, event: Option<&EventRow>) {
+        if change.time.as_ms() >= self.to || self.tales_told > AUDIT_CELLS_MAX {
+            return;
+        }
+        let policy = event.and_then(|event| self.policy(change, event));
+        self.tales.entry(change.state).or_default().push(Tale { change: change.clone(), policy });
+        self.tales_told += 1;
+        if self.tales_told > AUDIT_CELLS_MAX {
+            self.tales.clear();
+        }
+    }
+
+    /// What the changes that were kept count as. Too many are left as they are.
+    fn tell_tales(&mut self) {
+        if self.tales_told > AUDIT_CELLS_MAX {
+            return;
+        }
+        for state in self.followed() {
+            let (tales, transition) =
+                (self.tales.remove(&state).unwrap_or_default(), self.transitions[&state]);
+            let slab = &mut self.sums.slab;
+            let count = |key: &str, time| slab.shift(transition, Grain::S5, key, time, 1);
+            self.outcome.doubts.insert(transition, retell(transition, tales, count));
+        }
     }
 
     /// There was too much.
@@ -135,6 +211,7 @@ impl Again {
 
     /// How many events there were, and what they come to.
     pub(super) fn finish(mut self) -> (u64, Outcome) {
+        self.tell_tales();
         for (state, objects) in std::mem::take(&mut self.said) {
             let missing = objects.into_iter().map(|(object, (time, _, value))| (time, (object, value, None)));
             self.outcome.wrong.entry(state).or_default().extend(missing);
@@ -163,8 +240,11 @@ impl Again {
 
 impl Recounter for Again {
     fn begin(&mut self, backfills: Vec<BackfillRow>) {
-        self.sums.begin(&backfills);
-        self.tellings.begin(&backfills);
+        let own: Vec<BackfillRow> =
+            backfills.iter().filter(|row| row.type_name == self.type_name).cloned().collect();
+        self.sums.begin(&own);
+        self.tellings.begin(&own);
+        self.followed.begin(&backfills);
     }
 
     fn event(&mut self, event: &EventRow) -> bool {
@@ -196,16 +276,20 @@ impl Recounter for Again {
     }
 
     /// The history tells each transition from the state before.
-    fn change(&mut self, change: &Change) -> bool {
+    fn change(&mut self, change: &Change, event: Option<&EventRow>) -> bool {
         let Some(transition) = self.transitions.get(&change.state).filter(|_| !change.is_late) else {
             return true;
         };
-        if change.from.is_some() && !self.outcome.plain.contains(transition) {
-            return true;
+        let transition = *transition;
+        if !self.outcome.plain.contains(&transition) {
+            self.follow(change, event);
+            if change.from.is_some() {
+                return true;
+            }
         }
         let from = change.from.as_deref().unwrap_or(NONE);
         let key = serde_json::to_string(&[from, &change.to]).expect("texts are always JSON");
-        self.sums.slab.shift(*transition, Grain::S5, &key, change.time, 1);
+        self.sums.slab.shift(transition, Grain::S5, &key, change.time, 1);
         !self.is_full()
     }
 
@@ -242,6 +326,27 @@ fn pairs(lists: Vec<Posting>) -> BTreeSet<(MetricNo, bytes::Bytes, Seq)> {
 }
 
 impl Outcome {
+    /// Compares transitions, as far as it is known what they should be. Where there were too many changes to tell, those are that
+    /// are the first of an object.
+    pub(super) fn compare_transitions(
+        &self,
+        metric: MetricNo,
+        expected: &[Rise],
+        Rollups { keys, pages }: &Rollups,
+        within: ((i64, i64), &Kept),
+    ) -> Result<Comparison, Torn> {
+        let is_first: Meant<'_> = &|_, _, key| key.starts_with(FIRST);
+        let doubts = self.doubts.get(&metric);
+        let is_known: Meant<'_> =
+            &|grain, bucket, key| doubts.is_some_and(|doubts| doubts.is_known(grain, bucket, key));
+        let is_meant = match doubts {
+            _ if self.plain.contains(&metric) => None,
+            None => Some(is_first),
+            Some(doubts) => (!doubts.is_empty()).then_some(is_known),
+        };
+        compare_some(expected, keys, pages, within, is_meant)
+    }
+
     /// How many objects were looked at, and those that are not as events said; older ones may have been forgotten.
     pub(super) fn wrong_objects(&mut self, state: MetricNo, since: i64) -> (usize, Vec<Wrong>) {
         let wrong = self.wrong.remove(&state).unwrap_or_default();

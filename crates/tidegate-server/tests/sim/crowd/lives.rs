@@ -27,6 +27,9 @@ use super::super::life::Life;
 const SILENT_MS_MIN: i64 =
     (BEAT_TTL.as_millis() - LEASE_MARGIN.as_millis() - BEAT_TIMEOUT.as_millis()) as i64;
 
+/// What was on its way when a beat warned is written by then.
+const UNDER_WAY_MS: i64 = 2_000;
+
 /// Who shares the store.
 pub(crate) struct Lives {
     pub(crate) store: Arc<SqliteStore>,
@@ -38,10 +41,17 @@ pub(crate) struct Lives {
     /// What the store's clock shows at the beginning of true time.
     zero_ms: AtomicI64,
     latest_ms: AtomicI64,
+    /// From when until when it might lose what it is given.
+    weakness: Option<(i64, i64)>,
 }
 
 impl Lives {
-    pub(crate) fn new(store: SqliteStore, history: Histories, zero_ms: i64) -> Arc<Self> {
+    pub(crate) fn new(
+        store: SqliteStore,
+        history: Histories,
+        zero_ms: i64,
+        weakness: Option<(i64, i64)>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::new(store),
             history,
@@ -49,6 +59,7 @@ impl Lives {
             t: AtomicI64::new(0),
             zero_ms: AtomicI64::new(zero_ms),
             latest_ms: AtomicI64::new(zero_ms),
+            weakness,
         })
     }
 
@@ -98,13 +109,15 @@ pub(crate) struct Membership {
     lives: Arc<Lives>,
     life: Arc<Life>,
     incarnation: AtomicI64,
+    /// Since when it knows that the store might lose what it is given; 0 while it does not.
+    warned_at: AtomicI64,
 }
 
 impl Membership {
     /// Begins the first life of a process.
     pub(crate) async fn new(lives: &Arc<Lives>, life: &Arc<Life>, now: Timestamp) -> Result<Self> {
         let (lives, life, incarnation) = (Arc::clone(lives), Arc::clone(life), AtomicI64::new(0));
-        let new = Self { lives, life, incarnation };
+        let new = Self { lives, life, incarnation, warned_at: AtomicI64::new(0) };
         new.join(now).await?;
         Ok(new)
     }
@@ -123,6 +136,13 @@ impl Membership {
             self.lives.history.lock().reach("a group of a dead life refused");
             return Err(Error::Fenced);
         }
+        let (warned_at, t) = (self.warned_at.load(Ordering::Relaxed), self.life.t());
+        if warned_at > 0 && t - warned_at > UNDER_WAY_MS && !group.submissions.is_empty() {
+            let text = format!(
+                "P1 life {life} accepts events though it knows since {warned_at} that they may be lost"
+            );
+            self.lives.history.lock().violation(text);
+        }
         let now_ms = group.now.as_ms();
         let committed = self.lives.store.commit_in(life, group).await?;
         self.lives.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
@@ -132,6 +152,7 @@ impl Membership {
     pub(crate) async fn beat(&self, load: Load) -> Result<Beat> {
         let version = self.lives.store.version().await?;
         let (incarnation, now) = (self.incarnation(), Timestamp::from_ms(self.lives.now_ms()));
+        let weakness = self.weakness();
         let mut living = self.lives.lock();
         let (own, beaten) = living.get_mut(&incarnation).ok_or(Error::Fenced)?;
         (own.at, own.load, *beaten) = (now, load, self.life.t());
@@ -145,8 +166,20 @@ impl Membership {
             replicas: replicas.into_iter().cloned().collect(),
             expired: expired.into_iter().map(|replica| replica.incarnation).collect(),
             version: Some(version),
-            weakness: None,
+            weakness,
         })
+    }
+
+    /// What a beat tells of the store itself.
+    fn weakness(&self) -> Option<&'static str> {
+        let t = self.life.t();
+        let is_weak = self.lives.weakness.is_some_and(|(from, to)| (from..to).contains(&t));
+        let warned_at = if is_weak { self.warned_at.load(Ordering::Relaxed).max(1) } else { 0 };
+        self.warned_at.store(if warned_at == 1 { t } else { warned_at }, Ordering::Relaxed);
+        if is_weak {
+            self.lives.history.lock().reach("a store that might lose something");
+        }
+        is_weak.then_some("fsync is off")
     }
 
     pub(crate) async fn take_over(&self, expired: Incarnation, now: Timestamp) -> Result<TakenOver> {

@@ -34,6 +34,8 @@ pub(crate) use wire::ROUND_TRIP_MS;
 const QUANTUM_MS: i64 = 5;
 /// By how much the clocks of two processes, or what one of them says and when it is written, may lie apart.
 const CLOCKS_APART_MS: i64 = 100;
+/// How long after a jump everybody has heard of it, whatever else was wrong with them.
+const JUMP_HEARD_MS: i64 = 15_000;
 /// How long whoever starts a process waits when it did not come up.
 const START_AGAIN_MS: i64 = 1_000;
 
@@ -48,6 +50,8 @@ pub(crate) struct Crowd {
     hub: Arc<Hub>,
     seats: Vec<Seat>,
     dice: Dice,
+    /// When the store's clock jumped, and by how much.
+    jumps: Vec<(i64, i64)>,
 }
 
 /// A place for a process.
@@ -67,7 +71,7 @@ impl Crowd {
         history.lock().apart_ms = CLOCKS_APART_MS;
         let now = Timestamp::from_ms(START_MS);
         let store = SqliteStore::open(&dir, &seed.to_le_bytes(), now, Calls::Inline)?;
-        let lives = Lives::new(store, history.clone(), START_MS);
+        let lives = Lives::new(store, history.clone(), START_MS, plan::weakness(seed));
         let clock = Arc::clone(&lives);
         Ok(Self {
             plan: Arc::new(Plan::shared(seed)),
@@ -78,6 +82,7 @@ impl Crowd {
             hub: Hub::timed(Box::new(move || clock.now_ms() * 1_000)),
             seats: (0..plan::seats(seed)).map(|_| Seat::default()).collect(),
             dice: Dice::new(seed, "seats"),
+            jumps: Vec::new(),
         })
     }
 
@@ -139,6 +144,7 @@ impl Crowd {
         self.history.lock().line(t, format_args!("{trouble:?}"));
         if let Trouble::Jump { ms } = trouble {
             self.lives.jump(ms);
+            self.jumps.push((t, ms));
             let mut history = self.history.lock();
             history.jumps.push(t);
             return history.reach(if ms > 0 { "a clock jump forward" } else { "a clock jump back" });
@@ -213,6 +219,28 @@ impl Crowd {
             return self.history.lock().violation("nobody is left".to_owned());
         };
         process.check();
+        self.clocks_agree();
+    }
+
+    /// Everybody goes by the store's clock: forward at once, and back at half the speed.
+    fn clocks_agree(&self) {
+        let Some((last, _)) = self.jumps.last() else { return };
+        let passed_ms = self.t - last;
+        if passed_ms < JUMP_HEARD_MS {
+            return;
+        }
+        let back_ms: i64 = self.jumps.iter().map(|(_, ms)| (-ms).max(0)).sum();
+        let ahead_max = (back_ms - (passed_ms - JUMP_HEARD_MS) / 2).max(0) + CLOCKS_APART_MS;
+        let listening = self.seats.iter().filter_map(|seat| seat.process.as_ref());
+        for process in listening.filter(|process| process.listens()) {
+            let ahead_ms = process.now_ms() - self.lives.now_ms();
+            if !(-CLOCKS_APART_MS..=ahead_max).contains(&ahead_ms) {
+                let text =
+                    format!("a clock is {ahead_ms} ms ahead of the store's {passed_ms} ms after it jumped");
+                self.history.lock().violation(text);
+            }
+        }
+        self.history.lock().reach("clocks that agree after a jump");
     }
 
     /// Everybody stops in good order, within bounded time.

@@ -23,6 +23,13 @@ pub(crate) fn seats(seed: u64) -> usize {
     2 + Dice::new(seed, "crowd").below(2)
 }
 
+/// From when until when the store might lose what it is given, and says so.
+pub(crate) fn weakness(seed: u64) -> Option<(i64, i64)> {
+    let mut dice = Dice::new(seed, "weakness");
+    let from = dice.between(4_000, END_T - 14_000);
+    dice.percent(35).then_some((from, from + 9_000))
+}
+
 /// What goes wrong when.
 pub(crate) fn troubles(seed: u64, plan: &Plan) -> Vec<(i64, Trouble)> {
     let mut dice = Dice::new(seed, "troubles");

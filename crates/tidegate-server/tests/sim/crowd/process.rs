@@ -153,6 +153,12 @@ impl Process {
         self.runtime.block_on(asked)
     }
 
+    /// What its clock shows.
+    pub(super) fn now_ms(&self) -> i64 {
+        let _inside = self.runtime.enter();
+        self.life.clock.now().as_ms()
+    }
+
     /// What must hold at the end.
     pub(super) fn check(&self) {
         if let Some(site) = self.site.get() {

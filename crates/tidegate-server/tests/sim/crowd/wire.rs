@@ -83,6 +83,11 @@ impl Coordination for Wire {
         }
     }
 
+    async fn lift(&self, bucket: &BucketKey, flow: Flow) -> bool {
+        self.travel().await;
+        self.life.cut_for().is_none() && self.local.lift(bucket, flow).await
+    }
+
     fn tally(&self) -> Tally {
         self.local.tally()
     }

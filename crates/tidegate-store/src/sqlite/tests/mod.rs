@@ -4,6 +4,7 @@
 mod faults;
 mod flushes;
 mod open;
+mod penalties;
 mod plans;
 mod quotas;
 mod remembering;
