@@ -173,7 +173,6 @@ fn write_all(
         statements: Statements::prepare(tx)?,
     };
     let events = group.submissions.iter().map(|submission| submission.units.len()).sum();
-    context.draft.expect(events);
     // Before anything else: the book is what the file holds.
     let mut telling = writer.telling.clone();
     telling.step(tx, book, events, writer.next_no - 1)?;
@@ -238,13 +237,19 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     dedupe.write_slice(context.conn, &mut context.delta)
 }
 
+/// Units whose windows are brought near at once: not so many that the first of them are far away again when the last come.
+const LOOK_AHEAD_UNITS: usize = 64;
+
 fn submit(
     context: &mut Context<'_>,
     dedupe: &Dedupe,
     submission: &Submission,
 ) -> rusqlite::Result<Vec<UnitStatus>> {
     let mut statuses = Vec::with_capacity(submission.units.len());
-    for routed in &submission.units {
+    for (index, routed) in submission.units.iter().enumerate() {
+        if index % LOOK_AHEAD_UNITS == 0 {
+            context.draft.expect(&folds::slots(&submission.units, index, LOOK_AHEAD_UNITS));
+        }
         let known = events::known(context, dedupe, submission.project, routed)?;
         let status = match &routed.admission {
             Admission::Granted => known,
