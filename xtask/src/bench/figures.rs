@@ -34,7 +34,7 @@ pub(super) const WAITING_SUBSCRIBERS: usize = 4;
 pub(super) type Figure = fn(&mut Stage) -> Result<Vec<Row>>;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 13] = [
+pub(super) const FIGURES: [(&str, Figure); 16] = [
     ("e2e1", e2e1),
     ("e2e5", e2e5),
     ("ingest", ingest),
@@ -43,7 +43,10 @@ pub(super) const FIGURES: [(&str, Figure); 13] = [
     ("latency", latency),
     ("idle", idle),
     ("waiting", waiting),
-    ("folds", super::folds::folds),
+    ("folds-join", super::folds::append),
+    ("folds-close", super::folds::close),
+    ("folds-time", super::folds::timing),
+    ("folds-many", super::folds::many_to_few),
     ("lanes", super::lanes::lanes),
     ("observe-count", super::observe::count),
     ("observe-query", super::questions::ask),

@@ -134,10 +134,15 @@ impl Stage {
         if let Some(services) = &self.services {
             bare::settle(&services.postgres_url())?;
         }
-        // What everybody on this machine has left to be written would be written while something is measured.
-        Command::new("sync").status().context("sync")?;
+        self.settle()?;
         println!("filled a database with {events} events in {:.1} s", watch.seconds());
         Ok(server)
+    }
+
+    /// What everybody on this machine has left to be written would be written while something is measured: now it is.
+    pub(super) fn settle(&self) -> Result<()> {
+        Command::new("sync").status().context("sync")?;
+        Ok(())
     }
 
     /// Gives the filled server back for the next figure.

@@ -6,16 +6,26 @@
 //! windows with other processes fills a book for each transaction with the rows it has locked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hint::black_box;
 use std::ops::Bound;
+use std::sync::{Mutex, PoisonError};
 
 use super::Appending;
 use super::draft::Decided;
+use super::spread::Spread;
 use super::window::{Stage, Window};
 use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use crate::time::Timestamp;
 
 /// Where a window stands in the book: its subscriber and key.
 pub type Slot = (SubscriberNo, u128);
+
+/// A slot that takes no more memory in a map than it must.
+pub(super) type Packed = (SubscriberNo, u64, u64);
+
+pub(super) fn packed((subscriber, key): Slot) -> Packed {
+    (subscriber, key as u64, (key >> 64) as u64)
+}
 
 /// An event that a subscriber's fold lets in.
 #[derive(Clone, Debug)]
@@ -79,31 +89,49 @@ pub struct Closing {
 /// The windows that can be joined.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    pub(super) windows: HashMap<Slot, Window>,
+    /// Where in `windows` the one of a slot stands. Every arrival looks here, in no order that memory likes, so what is
+    /// looked through is small and the windows themselves lie elsewhere.
+    places: HashMap<Packed, u32, Spread>,
+    windows: Vec<Option<Window>>,
+    /// Places in `windows` where none stands.
+    free: Vec<u32>,
     /// Those that gather, by when they close.
     pub(super) due: BTreeSet<(Timestamp, WindowNo, Slot)>,
     /// All of them by project and age, for the limit.
     pub(super) oldest: BTreeMap<ProjectNo, BTreeMap<WindowNo, Slot>>,
     /// How many more a project has that are not in here.
     pub(super) elsewhere: BTreeMap<ProjectNo, usize>,
+    spare: Spare,
 }
+
+/// The memory of what was decided last, for what is decided next.
+#[derive(Debug, Default)]
+struct Spare(Mutex<Decided>);
+
+impl Clone for Spare {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// More than a busy commit touches is not kept for the next one.
+const SPARE_WINDOWS_MAX: usize = 8_192;
 
 impl Book {
     /// Puts a window in its slot, as a store does with what it finds.
     pub fn insert(&mut self, window: Window) {
         let slot = (window.subscriber, window.key);
-        if let Some(known) = self.windows.get_mut(&slot)
-            && (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage)
-        {
-            *known = window;
-            return;
-        }
         self.remove(slot);
         if window.stage == Stage::Gathering {
             self.due.insert((window.due_at, window.no, slot));
         }
         self.oldest.entry(window.project).or_default().insert(window.no, slot);
-        self.windows.insert(slot, window);
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.windows.push(None);
+            u32::try_from(self.windows.len() - 1).expect("there is not memory for so many windows")
+        });
+        self.windows[place as usize] = Some(window);
+        self.places.insert(packed(slot), place);
     }
 
     /// A project has so many more windows that can be joined: they count, but this book can not close them.
@@ -112,7 +140,9 @@ impl Book {
     }
 
     fn remove(&mut self, slot: Slot) {
-        let Some(window) = self.windows.remove(&slot) else { return };
+        let Some(place) = self.places.remove(&packed(slot)) else { return };
+        self.free.push(place);
+        let Some(window) = self.windows[place as usize].take() else { return };
         self.due.remove(&(window.due_at, window.no, slot));
         if let Some(oldest) = self.oldest.get_mut(&window.project) {
             oldest.remove(&window.no);
@@ -121,7 +151,25 @@ impl Book {
 
     /// The window in a slot.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
-        self.windows.get(&slot)
+        self.found(slot).map(|(_, window)| window)
+    }
+
+    /// The same with its place.
+    pub(super) fn found(&self, slot: Slot) -> Option<(u32, &Window)> {
+        let place = *self.places.get(&packed(slot))?;
+        Some((place, self.windows[place as usize].as_ref()?))
+    }
+
+    /// Brings the windows of these slots near, and says how many there are. Looked up one by one, between other work, memory
+    /// would be waited for each time; here it is asked for many of them at once, and so nothing else stands in these loops.
+    pub(super) fn look_ahead(&self, slots: &[Slot]) -> usize {
+        let places: Vec<u32> =
+            slots.iter().filter_map(|slot| self.places.get(&packed(*slot)).copied()).collect();
+        for window in places.iter().filter_map(|place| self.windows[*place as usize].as_ref()) {
+            // From its beginning to its end.
+            black_box((window.no, window.bytes, window.count, window.stage));
+        }
+        places.len()
     }
 
     /// When the next window closes by itself.
@@ -136,12 +184,12 @@ impl Book {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.windows.len()
+        self.places.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.windows.is_empty()
+        self.places.is_empty()
     }
 
     /// The windows of a project, oldest first.
@@ -160,14 +208,42 @@ impl Book {
     }
 
     /// What a draft decided is on disk.
-    pub fn apply(&mut self, decided: Decided) {
-        for window in decided.into_windows() {
+    pub fn apply(&mut self, mut decided: Decided) {
+        for touched in decided.touched_windows() {
+            let window = &touched.window;
+            if touched.known.is_some_and(|place| self.grow(place, window)) {
+                continue;
+            }
             let slot = (window.subscriber, window.key);
             if window.takes_more() {
-                self.insert(window);
+                self.insert(window.clone());
             } else if self.get(slot).is_some_and(|known| known.no == window.no) {
                 self.remove(slot);
             }
         }
+        decided.clear();
+        if decided.room() <= SPARE_WINDOWS_MAX {
+            *self.spare.0.lock().unwrap_or_else(PoisonError::into_inner) = decided;
+        }
+    }
+
+    /// A window that stands at a place has more members and is as it was otherwise: what most arrivals do. Says whether that
+    /// is all.
+    fn grow(&mut self, place: u32, window: &Window) -> bool {
+        let Some(known) = self.windows.get_mut(place as usize).and_then(Option::as_mut) else { return false };
+        // No two windows ever have the same number: if this one stands there, nobody has moved it since.
+        let is_as_before = (known.no, known.due_at, known.stage) == (window.no, window.due_at, window.stage);
+        if is_as_before {
+            known.count = window.count;
+            known.bytes = window.bytes;
+            known.first = window.first;
+            known.last = window.last;
+        }
+        is_as_before
+    }
+
+    /// Nothing is decided yet, in memory that was used before.
+    pub(super) fn nothing_decided(&self) -> Decided {
+        std::mem::take(&mut *self.spare.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

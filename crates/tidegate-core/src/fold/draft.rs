@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::book::{Arrival, Book, Closing, Member, Slot};
+use super::book::{Arrival, Book, Closing, Member, Packed, Slot, packed};
+use super::spread::Spread;
 use super::window::{ClosedBy, Stage, Window};
 use crate::id::{DeliveryNo, ProjectNo, SubscriberNo, WindowNo};
 use crate::time::Timestamp;
@@ -33,7 +34,7 @@ pub struct Decided {
     /// When.
     pub at: Timestamp,
     /// Where in `windows` the one stands that is in a slot now, if one is. Looked up for every arrival, never gone through.
-    touched: HashMap<Slot, Option<usize>>,
+    touched: HashMap<Packed, Option<u32>, Spread>,
     /// More or fewer windows per project.
     grown: BTreeMap<ProjectNo, isize>,
     /// What became of each window that was touched, opened ones included; of one slot, the older first.
@@ -46,8 +47,10 @@ pub struct Decided {
 
 /// A window as it stands now.
 #[derive(Debug)]
-struct Touched {
-    window: Window,
+pub(super) struct Touched {
+    pub(super) window: Window,
+    /// Where it stands in the book, if it does.
+    pub(super) known: Option<u32>,
     /// The text of its key, if it opened just now.
     opened: Option<Arc<str>>,
 }
@@ -78,8 +81,22 @@ impl Decided {
         self.closed.iter().map(|place| &self.windows[*place].window)
     }
 
-    pub(super) fn into_windows(self) -> impl Iterator<Item = Window> {
-        self.windows.into_iter().map(|touched| touched.window)
+    pub(super) fn touched_windows(&self) -> &[Touched] {
+        &self.windows
+    }
+
+    /// Nothing was decided, and the memory can be used again.
+    pub(super) fn clear(&mut self) {
+        self.touched.clear();
+        self.grown.clear();
+        self.windows.clear();
+        self.members.clear();
+        self.closed.clear();
+    }
+
+    /// How many windows there is memory for.
+    pub(super) fn room(&self) -> usize {
+        self.windows.capacity().max(self.members.capacity())
     }
 }
 
@@ -91,13 +108,13 @@ impl<'a> Draft<'a> {
         limit: usize,
         stretch: &'a BTreeMap<SubscriberNo, u32>,
     ) -> Self {
-        let decided = Decided { at: now, ..Decided::default() };
+        let decided = Decided { at: now, ..book.nothing_decided() };
         Self { book, decided, now, limit, passed: BTreeMap::new(), stretch }
     }
 
-    /// So many events may come: room for the windows they join is made at once.
-    pub fn expect(&mut self, events: usize) {
-        let windows = events.min(self.book.len());
+    /// Arrivals in these slots may come: the windows they join are brought near, and room is made for all of them at once.
+    pub fn expect(&mut self, slots: &[Slot]) {
+        let windows = self.book.look_ahead(slots).min(self.book.len());
         self.decided.touched.reserve(windows);
         self.decided.windows.reserve(windows);
     }
@@ -109,21 +126,26 @@ impl<'a> Draft<'a> {
 
     /// The window in a slot, as things are in this draft.
     pub fn get(&self, slot: Slot) -> Option<&Window> {
-        match self.decided.touched.get(&slot) {
-            Some(place) => place.map(|place| self.at(place)),
+        match self.decided.touched.get(&packed(slot)) {
+            Some(place) => place.map(|place| self.at(place as usize)),
             None => self.book.get(slot),
         }
     }
 
     /// The same to be changed: its place.
     fn hold(&mut self, slot: Slot) -> Option<usize> {
-        match self.decided.touched.entry(slot) {
-            Entry::Occupied(touched) => *touched.get(),
+        match self.decided.touched.entry(packed(slot)) {
+            Entry::Occupied(touched) => touched.get().map(|place| place as usize),
             Entry::Vacant(untouched) => {
-                let window = self.book.get(slot)?.clone();
+                let (known, window) = self.book.found(slot)?;
                 let place = self.decided.windows.len();
-                self.decided.windows.push(Touched { window, opened: None });
-                *untouched.insert(Some(place))
+                self.decided.windows.push(Touched {
+                    window: window.clone(),
+                    known: Some(known),
+                    opened: None,
+                });
+                untouched.insert(Some(place_no(place)));
+                Some(place)
             }
         }
     }
@@ -267,7 +289,7 @@ impl<'a> Draft<'a> {
     fn vacate(&mut self, place: usize) {
         let Window { project, subscriber, key, .. } = *self.at(place);
         *self.decided.grown.entry(project).or_default() -= 1;
-        self.decided.touched.insert((subscriber, key), None);
+        self.decided.touched.insert(packed((subscriber, key)), None);
     }
 
     /// A subscriber is gone: nothing joins its windows any more, and what gathers is not sent.
@@ -349,14 +371,14 @@ impl<'a> Draft<'a> {
             delivery: None,
         };
         window.due_at = window.deadline(self.now, self.stretch_of(subscriber)).0;
-        let opened = Some(Arc::clone(&arrival.appending.key.text));
-        self.decided.windows.push(Touched { window, opened });
+        let opened = Some(Arc::from(&*arrival.appending.key.text));
+        self.decided.windows.push(Touched { window, known: None, opened });
         self.decided.windows.len() - 1
     }
 
     fn open_in_slot(&mut self, arrival: &Arrival<'_>, no: WindowNo) -> usize {
         let place = self.open(arrival, no);
-        self.decided.touched.insert(arrival.slot(), Some(place));
+        self.decided.touched.insert(packed(arrival.slot()), Some(place_no(place)));
         *self.decided.grown.entry(arrival.project).or_default() += 1;
         place
     }
@@ -427,6 +449,11 @@ impl<'a> Draft<'a> {
     fn stretch_of(&self, subscriber: SubscriberNo) -> u32 {
         self.stretch.get(&subscriber).copied().unwrap_or(0)
     }
+}
+
+/// A place as it is kept.
+fn place_no(place: usize) -> u32 {
+    u32::try_from(place).expect("no transaction touches so many windows")
 }
 
 /// A recovery ends what nobody was told of yet, by the condition that the window was opened with.

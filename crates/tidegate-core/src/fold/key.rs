@@ -1,5 +1,8 @@
 //! What keeps windows of one subscriber apart.
 
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ring::digest;
@@ -14,7 +17,51 @@ pub struct Key {
     /// A hash of the paths and values. Replays gather apart, under hashes of their own.
     pub hash: u128,
     /// `{"type":"A","data.plan":7}`.
-    pub text: Arc<str>,
+    pub text: KeyText,
+}
+
+/// The text of a key. Only the first event of a window needs it, but every event brings one: those that most folds have
+/// take no memory of their own.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyText(Kept);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Kept {
+    Short(u8, [u8; SHORT_BYTES_MAX]),
+    Long(Arc<str>),
+}
+
+/// What makes a [`KeyText`] as large as a line of a cache, but for what lies before it there.
+const SHORT_BYTES_MAX: usize = 54;
+
+impl From<&str> for KeyText {
+    fn from(text: &str) -> Self {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(place), Ok(len)) => {
+                place.copy_from_slice(text.as_bytes());
+                Self(Kept::Short(len, bytes))
+            }
+            _ => Self(Kept::Long(Arc::from(text))),
+        }
+    }
+}
+
+impl Deref for KeyText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match &self.0 {
+            Kept::Short(len, bytes) => std::str::from_utf8(&bytes[..usize::from(*len)]).expect("it was text"),
+            Kept::Long(text) => text,
+        }
+    }
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
 }
 
 impl Key {
@@ -23,20 +70,13 @@ impl Key {
         if !by.is_sorted_by(|a, b| a < b) {
             return Self::with(by.iter().map(|path| (path.as_str().to_owned(), value_of(view, path))));
         }
-        let mut text = Vec::with_capacity(TEXT_BYTES_USUAL);
-        text.push(b'{');
-        for (place, path) in by.iter().enumerate() {
-            if place > 0 {
-                text.push(b',');
-            }
-            serde_json::to_writer(&mut text, path.as_str()).expect("text is always JSON");
-            text.push(b':');
-            let from = text.len();
-            write_value_of(&mut text, view, path);
-            shorten(&mut text, from);
-        }
-        text.push(b'}');
-        Self::from_text(std::str::from_utf8(&text).expect("JSON is text"))
+        TEXT.with_borrow_mut(|text| {
+            write(text, view, by);
+            let key = Self::from_text(std::str::from_utf8(text).expect("JSON is text"));
+            text.clear();
+            text.shrink_to(TEXT_BYTES_KEPT);
+            key
+        })
     }
 
     /// The key with these members, in whatever order they come.
@@ -49,18 +89,39 @@ impl Key {
     pub fn from_text(text: &str) -> Self {
         let hash = digest::digest(&digest::SHA256, text.as_bytes());
         let hash = u128::from_be_bytes(hash.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes"));
-        Self { hash, text: Arc::from(text) }
+        Self { hash, text: KeyText::from(text) }
     }
 
     /// The same for events that are sent again.
     #[must_use]
     pub fn for_replay(&self) -> Self {
-        Self { hash: !self.hash, text: Arc::clone(&self.text) }
+        Self { hash: !self.hash, text: self.text.clone() }
     }
 }
 
-/// Room for the keys that most folds have.
-const TEXT_BYTES_USUAL: usize = 128;
+/// The memory that is kept for the next one: a value may be long before it is shortened.
+const TEXT_BYTES_KEPT: usize = 4_096;
+
+thread_local! {
+    /// Where keys are written.
+    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Writes the text of a key, by paths in order.
+fn write(text: &mut Vec<u8>, view: &View<'_>, by: &[Path]) {
+    text.push(b'{');
+    for (place, path) in by.iter().enumerate() {
+        if place > 0 {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut *text, path.as_str()).expect("text is always JSON");
+        text.push(b':');
+        let from = text.len();
+        write_value_of(text, view, path);
+        shorten(text, from);
+    }
+    text.push(b'}');
+}
 
 /// Long values stand in a key by their hash: they still keep windows apart, and a key stays short.
 fn shown(value: Value) -> Value {

@@ -14,6 +14,7 @@ mod definition;
 mod draft;
 mod key;
 mod render;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -21,8 +22,8 @@ mod window;
 pub use book::{Arrival, Book, Closing, Member, Slot};
 pub use definition::{Fold, Folded, Mode};
 pub use draft::{Decided, Draft};
-pub use key::Key;
 pub(crate) use key::hashed;
+pub use key::{Key, KeyText};
 pub(crate) use render::join;
 pub use render::{Bundle, render};
 pub use window::{CancelOn, ClosedBy, Fingerprint, Stage, Terms, Window, fingerprint};

@@ -1,9 +1,12 @@
 //! The body of a folded delivery.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::window::{ClosedBy, Terms};
+use crate::payload::Payload;
 use crate::time::Timestamp;
 
 /// Everything that a folded delivery carries.
@@ -25,8 +28,12 @@ pub struct Bundle {
 
 /// The bytes to send. The same bundle always gives the same.
 pub fn render(delivery: &str, bundle: &Bundle) -> Bytes {
-    let events: Vec<Bytes> = bundle.events.iter().map(|event| bundle.terms.payload.member(event)).collect();
-    if let Some(list) = bundle.terms.payload.list(&events) {
+    let payload = bundle.terms.payload;
+    let events: Cow<'_, [Bytes]> = match payload {
+        Payload::Full => Cow::from(&bundle.events),
+        _ => bundle.events.iter().map(|event| payload.member(event)).collect(),
+    };
+    if let Some(list) = payload.list(&events) {
         return list;
     }
     let head = format!(

@@ -96,12 +96,12 @@ impl Condition {
     }
 
     fn evaluate(&self, view: &View<'_>) -> Result<bool, String> {
-        view.budget.refill(WHERE_STEPS_MAX);
+        view.budget().refill(WHERE_STEPS_MAX);
         let roots = Roots { view, condition: self };
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.set_variable_resolver(&roots);
         let result = Value::resolve_val(&self.tree, &context);
-        if view.budget.is_exhausted() {
+        if view.budget().is_exhausted() {
             return Err(format!("it takes more than {WHERE_STEPS_MAX} steps on this event"));
         }
         match result {
@@ -224,7 +224,7 @@ impl VariableResolver for Roots<'_, '_> {
     fn resolve<'b>(&'b self, name: &str) -> Option<CowVal<'b, 'b>> {
         let event = self.view.event;
         let text = |value: &'b str| {
-            self.view.budget.spend_text(value);
+            self.view.budget().spend_text(value);
             Some(CowVal::owned(CelString::from(value)))
         };
         let optional = |value: Option<&'b str>| value.map_or_else(|| Some(CowVal::owned(CelNull)), text);
@@ -240,7 +240,7 @@ impl VariableResolver for Roots<'_, '_> {
             "parents" => Some(CowVal::Borrowed(self.view.parents())),
             other => {
                 let regex = self.condition.regexes.get(check::regex_index(other)?)?.clone();
-                Some(CowVal::owned(Matcher { regex, budget: Arc::clone(&self.view.budget) }))
+                Some(CowVal::owned(Matcher { regex, budget: Arc::clone(self.view.budget()) }))
             }
         }
     }

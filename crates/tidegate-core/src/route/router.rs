@@ -75,12 +75,26 @@ impl Router {
 
     /// Where an event goes, in the order of the subscribers' numbers.
     pub fn route(&self, event: &Event) -> Vec<Route> {
-        let view = View::new(event);
-        let route = |place: usize| self.subscribers[place].matches(&view);
         if self.exact.is_empty() && self.below.is_empty() {
-            return self.any.iter().copied().filter_map(route).collect();
+            return self.ask(&self.any, event);
         }
-        self.candidates(&event.type_name).into_iter().filter_map(route).collect()
+        self.ask(&self.candidates(&event.type_name), event)
+    }
+
+    fn ask(&self, places: &[usize], event: &Event) -> Vec<Route> {
+        let mut routes = Vec::new();
+        if places.is_empty() {
+            return routes;
+        }
+        let view = View::new(event);
+        for route in places.iter().filter_map(|place| self.subscribers[*place].matches(&view)) {
+            if routes.is_empty() {
+                // Most events go to one: no room is made for more, which others would carry around.
+                routes.reserve_exact(1);
+            }
+            routes.push(route);
+        }
+        routes
     }
 
     /// Places of the subscribers that want this type, each once.

@@ -6,10 +6,14 @@ use serde_json::Value;
 
 use crate::json::string_end;
 
-/// The value that names lead to from an object: `Some(None)` when there is none. Nothing when it takes more than objects
-/// and their members to find out.
-pub(super) fn value_at<'p>(text: &[u8], path: impl Iterator<Item = &'p str>) -> Option<Option<Value>> {
-    match raw_at(text, path)? {
+/// The value that names lead to from a part of an event's body: `Some(None)` when there is none. Nothing when it takes more
+/// than objects and their members to find out.
+pub(super) fn value_at<'p>(
+    body: &[u8],
+    part: &str,
+    path: impl Iterator<Item = &'p str>,
+) -> Option<Option<Value>> {
+    match raw_at(body, part, path)? {
         Some(raw) => serde_json::from_slice(raw).ok().map(Some),
         None => Some(None),
     }
@@ -17,10 +21,15 @@ pub(super) fn value_at<'p>(text: &[u8], path: impl Iterator<Item = &'p str>) -> 
 
 /// The same as it stands there.
 pub(super) fn raw_at<'t, 'p>(
-    text: &'t [u8],
-    path: impl Iterator<Item = &'p str>,
+    body: &'t [u8],
+    part: &str,
+    mut path: impl Iterator<Item = &'p str>,
 ) -> Option<Option<&'t [u8]>> {
-    let mut rest = text;
+    let Some(from) = part_at(body, part.as_bytes())? else { return Some(None) };
+    // Where it ends is found on the way through it.
+    let begun = &body[from..];
+    let Some(first) = path.next() else { return Some(Some(&begun[..value_end(begun, 0)?])) };
+    let Some(mut rest) = member(begun, first.as_bytes())? else { return Some(None) };
     for name in path {
         match member(rest, name.as_bytes())? {
             Some(value) => rest = value,
@@ -28,6 +37,26 @@ pub(super) fn raw_at<'t, 'p>(
         }
     }
     Some(Some(rest))
+}
+
+/// Where a part of a body begins. A body is written by us, so no name comes twice in it, and nothing behind the part need
+/// be looked at.
+fn part_at(body: &[u8], name: &[u8]) -> Option<Option<usize>> {
+    let mut at = after(body, 0, b'{')?;
+    loop {
+        let name_from = after(body, at, b'"')?;
+        let name_end = string_end(body, name_from);
+        let from = after(body, name_end, b':')?;
+        if body.get(name_from..name_end - 1)? == name {
+            return Some(Some(from));
+        }
+        at = value_end(body, from)?;
+        match body.get(at)? {
+            b'}' => return Some(None),
+            b',' => at += 1,
+            _ => return None,
+        }
+    }
 }
 
 /// A member of an object; the last one, if its name comes twice. Nothing if it is no object, or if a name in it is escaped.
@@ -114,7 +143,8 @@ mod tests {
     use super::value_at;
 
     fn at(text: &str, path: &str) -> Option<Option<Value>> {
-        value_at(text.as_bytes(), path.split('.').filter(|name| !name.is_empty()))
+        let body = format!(r#"{{"id":"1","time":"x\"","data":{text}}}"#);
+        value_at(body.as_bytes(), "data", path.split('.').filter(|name| !name.is_empty()))
     }
 
     #[test]
@@ -128,7 +158,19 @@ mod tests {
         assert_eq!(at(text, "a.b.0"), None, "lists are left to others");
         assert_eq!(at(r#"{"a\u0062":"x"}"#, "ab"), None, "so are escaped names");
         assert_eq!(at("[1]", "0"), None);
-        assert_eq!(at("{", "a"), None);
+        assert_eq!(at("{\"a", "a"), None);
+        assert_eq!(at(text, "").map(|found| found.is_some()), Some(true));
+        assert_eq!(at("[1]", ""), Some(Some(json!([1]))));
+        assert_eq!(at("7", ""), Some(Some(json!(7))));
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_is_not_found() {
+        let body = br#"{"id":"data","parents":["data"],"extensions":{"data":1},"data_base64":"AA=="}"#;
+        assert_eq!(value_at(body, "data", std::iter::empty()), Some(None));
+        assert_eq!(value_at(body, "data", ["data"].into_iter()), Some(None));
+        assert_eq!(value_at(body, "extensions", ["data"].into_iter()), Some(Some(json!(1))));
+        assert_eq!(value_at(b"", "data", std::iter::empty()), None);
     }
 
     /// Any JSON, with names that meet.

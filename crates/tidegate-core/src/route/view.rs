@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::iter::once;
 use std::sync::{Arc, OnceLock};
 
 use cel::common::value::Val;
@@ -23,7 +22,7 @@ use crate::event::Event;
 #[derive(Debug)]
 pub struct View<'a> {
     pub(super) event: &'a Event,
-    pub(super) budget: Arc<Budget>,
+    budget: OnceLock<Arc<Budget>>,
     parts: OnceLock<Parts<'a>>,
     parents: OnceLock<Box<dyn Val + 'a>>,
     extensions: OnceLock<Result<Box<dyn Val + 'a>, String>>,
@@ -50,7 +49,7 @@ impl<'a> View<'a> {
     pub fn new(event: &'a Event) -> Self {
         Self {
             event,
-            budget: Arc::default(),
+            budget: OnceLock::new(),
             parts: OnceLock::new(),
             parents: OnceLock::new(),
             extensions: OnceLock::new(),
@@ -60,11 +59,16 @@ impl<'a> View<'a> {
         }
     }
 
+    /// What conditions may spend.
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        self.budget.get_or_init(Arc::default)
+    }
+
     /// `data` for conditions; null when it is not JSON. An error when no value can hold it, such as `1e999`.
     pub(super) fn data(&self) -> Result<&(dyn Val + 'a), &str> {
         let read = || {
             let text = self.parts().data.map_or("null", RawValue::get);
-            value::read(text, &self.budget).map_err(|error| format!("data cannot be read: {error}"))
+            value::read(text, self.budget()).map_err(|error| format!("data cannot be read: {error}"))
         };
         self.data.get_or_init(read).as_deref().map_err(String::as_str)
     }
@@ -73,14 +77,14 @@ impl<'a> View<'a> {
     pub(super) fn extensions(&self) -> Result<&(dyn Val + 'a), &str> {
         let read = || {
             let text = self.parts().extensions.map_or("{}", RawValue::get);
-            value::read(text, &self.budget).map_err(|error| format!("extensions cannot be read: {error}"))
+            value::read(text, self.budget()).map_err(|error| format!("extensions cannot be read: {error}"))
         };
         self.extensions.get_or_init(read).as_deref().map_err(String::as_str)
     }
 
     /// The ids of the events it follows from.
     pub(super) fn parents(&self) -> &(dyn Val + 'a) {
-        self.parents.get_or_init(|| value::texts(&self.parts().parents, &self.budget)).as_ref()
+        self.parents.get_or_init(|| value::texts(&self.parts().parents, self.budget())).as_ref()
     }
 
     /// When it happened, as it stands in the body.
@@ -106,7 +110,7 @@ impl<'a> View<'a> {
     /// The same below a part of the body, as it stands there, if it is cheap to find.
     pub(super) fn raw_at<'p>(&self, part: &'p str, path: impl Iterator<Item = &'p str>) -> Option<&[u8]> {
         let is_small = self.event.body.len() <= SCANNED_BYTES_MAX;
-        if is_small { scan::raw_at(&self.event.body, once(part).chain(path))? } else { None }
+        if is_small { scan::raw_at(&self.event.body, part, path)? } else { None }
     }
 
     /// A whole number there that is too long for any value, see [`path::long`].
@@ -140,7 +144,7 @@ impl<'a> View<'a> {
         of: fn(&Parts<'a>) -> Option<&'a RawValue>,
     ) -> Option<Value> {
         if self.event.body.len() <= SCANNED_BYTES_MAX
-            && let Some(found) = scan::value_at(&self.event.body, once(part).chain(path.clone()))
+            && let Some(found) = scan::value_at(&self.event.body, part, path.clone())
         {
             return found;
         }

@@ -16,6 +16,7 @@ use tidegate_core::route::Route;
 use super::dedupe::{Dedupe, Delta};
 use super::deliveries::New;
 use super::lanes::Backfilling;
+use super::recent::Joined;
 use super::telling::Telling;
 use super::{Writer, configuration, deliveries, events, failed, folds, gates, jobs, quarantine, stamp};
 use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
@@ -35,6 +36,7 @@ pub(super) struct Context<'a> {
     pub(super) out: Committed,
     pub(super) delta: Delta,
     pub(super) draft: Draft<'a>,
+    joined: Vec<Joined>,
     pub(super) statements: Statements<'a>,
 }
 
@@ -115,7 +117,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     let book = Arc::clone(&writer.book);
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
-    let Written { no, mut out, delta, next_no, backfilling, telling, room, decided } =
+    let Written { no, mut out, delta, next_no, backfilling, telling, room, decided, joined } =
         write_all(&tx, writer, group, room, (&dedupe, &book))?;
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
@@ -127,6 +129,9 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     writer.telling = telling;
     dedupe.apply(&delta);
     book.apply(decided);
+    if !joined.is_empty() {
+        writer.recent.lock().unwrap_or_else(PoisonError::into_inner).add(joined);
+    }
     out.close_due = book.next_due();
     Ok((out, room))
 }
@@ -141,6 +146,7 @@ struct Written {
     telling: Telling,
     room: Room,
     decided: Decided,
+    joined: Vec<Joined>,
 }
 
 fn write_all(
@@ -163,21 +169,21 @@ fn write_all(
         out: Committed::default(),
         delta: Delta::default(),
         draft: Draft::new(book, group.now, writer.windows_max, &group.stretch),
+        joined: Vec::new(),
         statements: Statements::prepare(tx)?,
     };
     let events = group.submissions.iter().map(|submission| submission.units.len()).sum();
-    context.draft.expect(events);
     // Before anything else: the book is what the file holds.
     let mut telling = writer.telling.clone();
     telling.step(tx, book, events, writer.next_no - 1)?;
     write(&mut context, dedupe)?;
     let no = stamp(tx, group.now)?;
-    let Context { mut out, delta, spilled, next_no, backfilling, room, draft, .. } = context;
+    let Context { mut out, delta, spilled, next_no, backfilling, room, draft, joined, .. } = context;
     let decided = draft.decided();
     folds::write(tx, &decided)?;
     out.closed = ClosedWindow::all(&decided);
     out.spilled = spilled.into_iter().collect();
-    Ok(Written { no, out, delta, next_no, backfilling, telling, room, decided })
+    Ok(Written { no, out, delta, next_no, backfilling, telling, room, decided, joined })
 }
 
 /// Whether a commit that reported an error is there all the same. If the file can not even be asked, that is found
@@ -234,13 +240,19 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     dedupe.write_slice(context.conn, &mut context.delta)
 }
 
+/// Units whose windows are brought near at once: not so many that the first of them are far away again when the last come.
+const LOOK_AHEAD_UNITS: usize = 64;
+
 fn submit(
     context: &mut Context<'_>,
     dedupe: &Dedupe,
     submission: &Submission,
 ) -> rusqlite::Result<Vec<UnitStatus>> {
     let mut statuses = Vec::with_capacity(submission.units.len());
-    for routed in &submission.units {
+    for (index, routed) in submission.units.iter().enumerate() {
+        if index % LOOK_AHEAD_UNITS == 0 {
+            context.draft.expect(&folds::slots(&submission.units, index, LOOK_AHEAD_UNITS));
+        }
         let known = events::known(context, dedupe, submission.project, routed)?;
         let status = match &routed.admission {
             Admission::Granted => known,
@@ -275,6 +287,7 @@ fn accept(
         context.out.numbers.push(seq);
         let routes = &routed.routes[index];
         let member = accept_routes(context, submission.project, (seq, &event.body), routes)?;
+        context.joined.extend(member.and_then(|member| Joined::closely(&member, &event.body)));
         events::insert(context, submission.project, seq, event, &routed.unit.fingerprint, member)?;
         context.delta.add(routed.keys[index], seq);
     }

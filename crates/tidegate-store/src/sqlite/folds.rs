@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::fold::{Arrival, Book, ClosedBy, Closing, Decided, Draft, Stage, Terms, Window};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+use tidegate_core::fold::{Arrival, Book, ClosedBy, Closing, Decided, Draft, Slot, Stage, Terms, Window};
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
@@ -20,7 +20,7 @@ use super::deliveries::{self, New};
 use super::lanes::{self, Backfilling};
 use super::{Writer, stamp, telling};
 use crate::window::CANCELLED;
-use crate::{ClosedWindow, EndWindows, Ended, Seal, WindowsEnd};
+use crate::{ClosedWindow, EndWindows, Ended, RoutedUnit, Seal, WindowsEnd};
 
 const LIVE: &str =
     "SELECT no, project, subscriber, key, lane, replay, terms, opened_at, due_at, count, bytes,
@@ -107,6 +107,12 @@ fn recall_members(
         }
     }
     Ok(joined)
+}
+
+/// Where the events of some units go that are folded.
+pub(super) fn slots(units: &[RoutedUnit], from: usize, count: usize) -> Vec<Slot> {
+    let routes = units.iter().skip(from).take(count).flat_map(|unit| unit.routes.iter().flatten());
+    routes.filter_map(|route| Some((route.subscriber, route.fold.as_ref()?.key.hash))).collect()
 }
 
 /// An event goes into its window. Windows that close because of it are deliveries at once.
@@ -249,7 +255,7 @@ fn stage_no(stage: Stage) -> i64 {
     }
 }
 
-pub(super) fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
+fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()> {
     conn.prepare_cached(
         "UPDATE windows SET due_at = ?2, count = ?3, bytes = ?4, first = ?5, last = ?6, stage = ?7, closed_at = ?8,
             closed_by = ?9, delivery = ?10 WHERE no = ?1",
@@ -266,6 +272,17 @@ pub(super) fn update(conn: &Connection, window: &Window) -> rusqlite::Result<()>
         window.closed.map(|(_, by)| by.name()),
         window.delivery,
     ])?;
+    Ok(())
+}
+
+/// What joined a window since its row was written. Whatever else changes is written at once; so is its stage, whose
+/// index is left alone here.
+pub(super) const TELL: &str =
+    "UPDATE windows SET due_at = ?2, count = ?3, bytes = ?4, first = ?5, last = ?6 WHERE no = ?1";
+
+pub(super) fn tell(statement: &mut CachedStatement<'_>, window: &Window) -> rusqlite::Result<()> {
+    let (due_at, count, bytes) = (window.due_at.as_ms(), window.count, window.bytes);
+    statement.execute(params![window.no, due_at, count, bytes, window.first, window.last])?;
     Ok(())
 }
 

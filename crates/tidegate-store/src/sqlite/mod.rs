@@ -32,6 +32,7 @@ mod postings;
 mod quarantine;
 mod read;
 mod rebuilds;
+mod recent;
 mod recount;
 mod remembered;
 mod replay;
@@ -78,6 +79,7 @@ use db::Readers;
 use dedupe::Dedupe;
 #[cfg(test)]
 pub(crate) use open::MIGRATIONS;
+use recent::Recent;
 use remembered::Shared;
 use turns::Turns;
 use writer::Writer;
@@ -93,6 +95,7 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     dedupe: Arc<Mutex<Dedupe>>,
     book: Arc<Mutex<Book>>,
+    recent: Arc<Mutex<Recent>>,
     checkpointer: Checkpointer,
     /// What counting remembers of its rows.
     remembered: Shared,
@@ -133,6 +136,7 @@ impl SqliteStore {
             readers: Readers::new(&path, calls),
             dedupe: Arc::clone(&writer.dedupe),
             book: Arc::clone(&writer.book),
+            recent: Arc::clone(&writer.recent),
             checkpointer: Checkpointer::new(path, calls),
             remembered: writer.remembered.clone(),
             turns: Turns::default(),
@@ -251,7 +255,9 @@ impl Store for SqliteStore {
     }
 
     async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
-        self.readers.read(move |conn| windows::bundle(conn, window, bytes_max).map_err(failed)).await
+        let recent = Arc::clone(&self.recent);
+        let bundle = move |conn: &Connection| windows::bundle(conn, &recent, window, bytes_max);
+        self.readers.read(move |conn| bundle(conn).map_err(failed)).await
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {

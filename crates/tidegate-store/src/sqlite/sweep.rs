@@ -49,6 +49,9 @@ pub(super) fn sweep(
         stamp(&tx, now).map_err(failed)?;
         tx.commit().map_err(failed)?;
         book.apply(sealed);
+        if out.events > 0 {
+            writer.recent.lock().unwrap_or_else(PoisonError::into_inner).forget();
+        }
     }
     writer.remembered.put(known);
     if let Some(run) = dropped {

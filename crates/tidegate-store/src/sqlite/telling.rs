@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use tidegate_core::fold::{Book, Window};
 use tidegate_core::id::{ProjectNo, Seq, WindowNo};
 use tidegate_core::limits::{TELLING_EVENTS_MIN, TELLING_EVENTS_PER_WINDOW};
@@ -48,7 +48,9 @@ impl Telling {
         if !joined.is_empty() {
             let tx = conn.unchecked_transaction()?;
             let mut lagging = book.behind(BEGIN).filter(|window| joined.contains(&window.no));
-            lagging.try_for_each(|window| folds::update(&tx, window))?;
+            let mut tell = tx.prepare_cached(folds::TELL)?;
+            lagging.try_for_each(|window| folds::tell(&mut tell, window))?;
+            drop(tell);
             telling.end_round(&tx, last_no)?;
             tx.commit()?;
         }
@@ -72,10 +74,14 @@ impl Telling {
         self.earned += events as u64 * steps;
         let due = self.earned / round;
         self.earned %= round;
+        if due == 0 {
+            return Ok(());
+        }
+        let mut tell = conn.prepare_cached(folds::TELL)?;
         let mut windows = book.behind(self.after);
         for _ in 0..due {
             if let Some(window) = windows.next() {
-                self.tell(conn, window)?;
+                self.tell(&mut tell, window)?;
             } else {
                 self.end_round(conn, last_no)?;
                 windows = book.behind(BEGIN);
@@ -85,10 +91,10 @@ impl Telling {
     }
 
     /// What opened since the round began has its members behind the mark anyway, and what nobody joined is told already.
-    fn tell(&mut self, conn: &Connection, window: &Window) -> rusqlite::Result<()> {
+    fn tell(&mut self, tell: &mut CachedStatement<'_>, window: &Window) -> rusqlite::Result<()> {
         self.after = (window.project, window.no);
         let is_behind = window.no <= self.through && window.last.is_some_and(|last| last > self.mark);
-        if is_behind { folds::update(conn, window) } else { Ok(()) }
+        if is_behind { folds::tell(tell, window) } else { Ok(()) }
     }
 
     fn end_round(&mut self, conn: &Connection, last_no: i64) -> rusqlite::Result<()> {

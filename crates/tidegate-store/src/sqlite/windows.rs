@@ -8,10 +8,16 @@ use tidegate_core::fold::{Book, Bundle, ClosedBy, Key, Slot, Stage, Terms, Windo
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
+use super::recent::Recent;
 use crate::{Bundled, FoldRow, Page, WindowFilter, WindowRow};
 
 /// Everything that a folded delivery carries, if it is not too large.
-pub(super) fn bundle(conn: &Connection, no: WindowNo, bytes_max: usize) -> rusqlite::Result<Option<Bundled>> {
+pub(super) fn bundle(
+    conn: &Connection,
+    recent: &Mutex<Recent>,
+    no: WindowNo,
+    bytes_max: usize,
+) -> rusqlite::Result<Option<Bundled>> {
     type Found = (String, String, i64, Option<i64>, Option<String>);
     let mut closed = conn.prepare_cached(
         "SELECT terms, key_text, opened_at, closed_at, closed_by, no, count, bytes, first, last FROM windows WHERE no = ?1",
@@ -33,9 +39,9 @@ pub(super) fn bundle(conn: &Connection, no: WindowNo, bytes_max: usize) -> rusql
     if extent.bytes > bytes_max {
         return Ok(Some(Bundled::Larger(extent.bytes)));
     }
-    let events = match bodies_in_a_row(conn, &extent)? {
+    let events = match recent.lock().unwrap_or_else(PoisonError::into_inner).bodies(&extent) {
         Some(events) => events,
-        None => bodies_one_by_one(conn, &extent)?,
+        None => bodies(conn, &extent)?,
     };
     Ok(Some(Bundled::Whole(Bundle {
         terms,
@@ -48,16 +54,23 @@ pub(super) fn bundle(conn: &Connection, no: WindowNo, bytes_max: usize) -> rusql
 }
 
 /// Where the members of a window lie.
-struct Extent {
-    no: WindowNo,
-    count: usize,
-    bytes: usize,
-    first: Option<Seq>,
-    last: Option<Seq>,
+pub(super) struct Extent {
+    pub(super) no: WindowNo,
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+    pub(super) first: Option<Seq>,
+    pub(super) last: Option<Seq>,
+}
+
+fn bodies(conn: &Connection, extent: &Extent) -> rusqlite::Result<Vec<Bytes>> {
+    match bodies_in_a_row(conn, extent)? {
+        Some(events) => Ok(events),
+        None => bodies_one_by_one(conn, extent),
+    }
 }
 
 /// Up to so many numbers per member, going through all of them is cheaper than looking each member up.
-const NUMBERS_PER_MEMBER_MAX: i64 = 4;
+pub(super) const NUMBERS_PER_MEMBER_MAX: i64 = 4;
 
 pub(super) const IN_A_ROW: &str =
     "SELECT body FROM events WHERE seq BETWEEN ?1 AND ?2 AND fold = ?3 ORDER BY seq";

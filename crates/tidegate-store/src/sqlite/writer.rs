@@ -11,6 +11,7 @@ use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
 use super::lanes::{self, Backfilling};
+use super::recent::Recent;
 use super::remembered::Shared;
 use super::telling::Telling;
 use super::{LAST_NO, db, deliveries, failed, folds, stamp};
@@ -27,6 +28,8 @@ pub(super) struct Writer {
     pub(super) dedupe: Arc<Mutex<Dedupe>>,
     /// The windows that can be joined.
     pub(super) book: Arc<Mutex<Book>>,
+    /// What joined them last.
+    pub(super) recent: Arc<Mutex<Recent>>,
     /// How many of them a project may have.
     pub(super) windows_max: usize,
     pub(super) incarnation: Incarnation,
@@ -79,6 +82,7 @@ impl Writer {
             path,
             dedupe: Arc::new(Mutex::new(dedupe)),
             book: Arc::new(Mutex::new(book)),
+            recent: Arc::default(),
             windows_max: WINDOWS_PER_PROJECT_MAX,
             incarnation: 0,
             version: 0,

@@ -1,0 +1,129 @@
+//! The bodies of events that joined a window just now.
+//!
+//! A busy fold closes its windows while their events have hardly been written: what it sends would be read back at once.
+//! So the last few megabytes of what joined are kept, of windows whose members follow each other closely; what gathers for
+//! long is read from the file when its time comes.
+//!
+//! Promises: what is found here is what the file holds. It is only added to after a commit, and forgotten when retention
+//! removes events.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tidegate_core::fold::Member;
+use tidegate_core::id::{Seq, WindowNo};
+
+use super::windows::{Extent, NUMBERS_PER_MEMBER_MAX};
+
+/// Bytes of bodies that are kept.
+const BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What is added for each event, to be found by.
+const ENTRY_BYTES: usize = size_of::<Joined>();
+
+/// An event that joined a window, and stands in its row for it.
+#[derive(Debug)]
+pub(super) struct Joined {
+    event: Seq,
+    window: WindowNo,
+    body: Bytes,
+}
+
+impl Joined {
+    /// Worth keeping: the window's last event came just before, or this is its first.
+    pub(super) fn closely(member: &Member, body: &Bytes) -> Option<Self> {
+        let is_close = member.prev.is_none_or(|prev| member.event - prev <= NUMBERS_PER_MEMBER_MAX);
+        is_close.then(|| Self { event: member.event, window: member.window, body: body.clone() })
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len() + ENTRY_BYTES
+    }
+}
+
+/// What joined last, in the order of the events' numbers.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    joined: VecDeque<Joined>,
+    bytes: usize,
+}
+
+impl Recent {
+    /// These are on disk.
+    pub(super) fn add(&mut self, joined: Vec<Joined>) {
+        self.bytes += joined.iter().map(Joined::bytes).sum::<usize>();
+        self.joined.extend(joined);
+        while self.bytes > BYTES_MAX
+            && let Some(oldest) = self.joined.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    /// Some events may be gone from the file.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The bodies of a window's members in order, if all of them are here.
+    pub(super) fn bodies(&self, extent: &Extent) -> Option<Vec<Bytes>> {
+        let (first, last) = (extent.first?, extent.last?);
+        let from = self.joined.binary_search_by_key(&first, |joined| joined.event).ok()?;
+        let members = self.joined.range(from..).take_while(|joined| joined.event <= last);
+        let mut bodies = Vec::with_capacity(extent.count);
+        bodies.extend(members.filter(|joined| joined.window == extent.no).map(|joined| joined.body.clone()));
+        (bodies.len() == extent.count).then_some(bodies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(event: Seq, window: WindowNo, prev: Option<Seq>) -> Member {
+        Member { event, window, prev, bytes: 3 }
+    }
+
+    fn extent(no: WindowNo, count: usize, first: Seq, last: Seq) -> Extent {
+        Extent { no, count, bytes: 3 * count, first: Some(first), last: Some(last) }
+    }
+
+    fn joined(event: Seq, window: WindowNo, size: usize) -> Joined {
+        let body = Bytes::from(vec![event as u8; size]);
+        Joined::closely(&member(event, window, Some(event - 1)), &body).unwrap()
+    }
+
+    #[test]
+    fn a_window_is_found_when_all_its_members_are_here() {
+        let mut recent = Recent::default();
+        recent.add([(3, 1), (4, 2), (5, 1)].map(|(event, window)| joined(event, window, 3)).into());
+        recent.add(vec![joined(9, 1, 3)]);
+        let bodies: Vec<Bytes> = [3, 5, 9].map(|event| Bytes::from(vec![event; 3])).into();
+        assert_eq!(recent.bodies(&extent(1, 3, 3, 9)), Some(bodies));
+        assert_eq!(recent.bodies(&extent(2, 1, 4, 4)).map(|bodies| bodies.len()), Some(1));
+        for missing in [extent(1, 4, 3, 9), extent(1, 4, 2, 9), extent(3, 1, 4, 4)] {
+            assert_eq!(recent.bodies(&missing), None, "{}", missing.no);
+        }
+        recent.forget();
+        assert_eq!(recent.bodies(&extent(2, 1, 4, 4)), None);
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let mut recent = Recent::default();
+        let half = BYTES_MAX / 2 - ENTRY_BYTES;
+        recent.add(vec![joined(1, 1, half), joined(2, 2, half)]);
+        assert!(recent.bodies(&extent(1, 1, 1, 1)).is_some());
+        recent.add(vec![joined(3, 3, 1)]);
+        assert!(recent.bodies(&extent(1, 1, 1, 1)).is_none());
+        assert!(recent.bodies(&extent(2, 1, 2, 2)).is_some());
+        recent.add(vec![joined(4, 4, BYTES_MAX)]);
+        assert!(recent.joined.is_empty() && recent.bytes == 0, "one that has no room is not kept");
+    }
+
+    #[test]
+    fn what_comes_rarely_is_not_kept() {
+        let body = Bytes::from_static(b"abc");
+        assert!(Joined::closely(&member(100, 1, Some(90)), &body).is_none());
+        assert!(Joined::closely(&member(100, 1, None), &body).is_some());
+    }
+}
