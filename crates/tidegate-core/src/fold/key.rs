@@ -73,7 +73,7 @@ impl Key {
         TEXT.with_borrow_mut(|text| {
             write(text, view, by);
             let key = Self::from_text(std::str::from_utf8(text).expect("JSON is text"));
-            text.clear();
+            text.truncate(TEXT_BYTES_KEPT);
             text.shrink_to(TEXT_BYTES_KEPT);
             key
         })
@@ -109,6 +109,7 @@ thread_local! {
 
 /// Writes the text of a key, by paths in order.
 fn write(text: &mut Vec<u8>, view: &View<'_>, by: &[Path]) {
+    text.clear();
     text.push(b'{');
     for (place, path) in by.iter().enumerate() {
         if place > 0 {

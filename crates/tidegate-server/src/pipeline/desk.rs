@@ -305,26 +305,28 @@ impl Desk {
     pub fn grant(&self, who: Slot, mut grant: Grant, asked: Timestamp) {
         self.hear(who, &grant, asked);
         let now = self.clock.now();
-        if self.is_outdated(who, asked) {
+        let mut schedule = self.lock();
+        if matches!(who, Slot::Gate(gate) if schedule.is_outdated(gate, asked)) {
             grant.next_in = Duration::ZERO;
         }
-        self.lock().grant(who, grant.granted, grant.next_in, now);
+        schedule.grant(who, grant.granted, grant.next_in, now);
+        drop(schedule);
         self.work.notify_one();
     }
 
     /// How a bucket stood, after that time, that all processes share.
     pub fn hear(&self, who: Slot, grant: &Grant, asked: Timestamp) {
+        let (Slot::Gate(gate), Some(standing)) = (who, grant.standing) else { return };
         let now = self.clock.now();
-        if let (Slot::Gate(gate), Some(standing)) = (who, grant.standing)
-            && !self.is_outdated(who, asked)
-        {
-            let mut schedule = self.lock();
-            schedule.hear(gate, standing.penalized_for, grant.first, now);
-            if standing.penalized_for.is_zero() {
-                schedule.acquit(gate, asked, now);
-                self.ring_if_hungry(schedule);
-                self.work.notify_one();
-            }
+        let mut schedule = self.lock();
+        if schedule.is_outdated(gate, asked) {
+            return;
+        }
+        schedule.hear(gate, standing.penalized_for, grant.first, now);
+        if standing.penalized_for.is_zero() {
+            schedule.acquit(gate, asked, now);
+            self.ring_if_hungry(schedule);
+            self.work.notify_one();
         }
     }
 

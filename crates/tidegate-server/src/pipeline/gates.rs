@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::gate::Flow;
 use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo};
 use tidegate_core::limits::GATE_PENALTY_MAX_MS;
-use tidegate_core::schedule::{LineView, Passed, Slot, Ticket, Turnaway, Waits};
+use tidegate_core::schedule::{LineView, Passed, Ticket, Turnaway, Waits};
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{BucketKey, News};
 use tokio::sync::oneshot;
@@ -169,11 +169,6 @@ impl Desk {
         let mut schedule = self.lock();
         schedule.doubt_penalties(now);
         self.ring_if_hungry(schedule);
-    }
-
-    /// Whether what was asked then is worth nothing by now.
-    pub(super) fn is_outdated(&self, who: Slot, asked: Timestamp) -> bool {
-        matches!(who, Slot::Gate(gate) if self.lock().is_outdated(gate, asked))
     }
 
     /// How a gate and its line stand, as far as this process knows.
