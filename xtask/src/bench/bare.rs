@@ -30,6 +30,7 @@ use tokio::task::LocalSet;
 use super::histogram::Histogram;
 use super::template::{self, EVENT_BYTES};
 use crate::clock::{self, Stopwatch};
+use crate::prng::Prng;
 
 const ROWS_PER_COMMIT: u64 = 1_000;
 const SYNC_BYTES: usize = 4096;
@@ -154,8 +155,27 @@ fn insert_rows(folder: &Path, rows: u64, schema: &str) -> Result<f64> {
     Ok(rate)
 }
 
-/// Rows per second of a plain loop on PostgreSQL: the same rows, 1 000 of them in one statement and one commit.
-pub(crate) fn unnest_rate(url: &str, rows: u64) -> Result<f64> {
+/// The ids of a plain loop's rows.
+#[derive(Clone, Copy)]
+pub(crate) enum Ids {
+    /// Random ones, like those that the generator sends: each goes somewhere else in an index.
+    AsSent,
+    /// Ascending ones: an index only grows at its end, and stays in the processor's cache.
+    InOrder,
+}
+
+impl Ids {
+    fn next(self, prng: &mut Prng, number: i64) -> Vec<u8> {
+        match self {
+            Self::AsSent => template::id(prng),
+            Self::InOrder => i128::from(number).to_be_bytes().to_vec(),
+        }
+    }
+}
+
+/// Rows per second of a plain loop on PostgreSQL: a number, a unique id, an indexed time and an event as it is sent, 1 000
+/// of them in one statement and one commit.
+pub(crate) fn unnest_rate(url: &str, rows: u64, ids: Ids) -> Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = connect(url).await?;
@@ -168,13 +188,14 @@ pub(crate) fn unnest_rate(url: &str, rows: u64) -> Result<f64> {
         let insert = client
             .prepare("INSERT INTO plain SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[])")
             .await?;
-        let payload = vec![b'x'; EVENT_BYTES];
-        let payloads = vec![&payload[..]; usize::try_from(ROWS_PER_COMMIT)?];
+        let payload = template::event();
+        let payloads = vec![payload.as_bytes(); usize::try_from(ROWS_PER_COMMIT)?];
+        let mut prng = Prng::new(1);
         let watch = Stopwatch::start();
         for commit in 0..i64::try_from(rows / ROWS_PER_COMMIT)? {
             let first = commit * i64::try_from(ROWS_PER_COMMIT)?;
             let numbers: Vec<i64> = (first..first + i64::try_from(ROWS_PER_COMMIT)?).collect();
-            let ids: Vec<Vec<u8>> = numbers.iter().map(|no| i128::from(*no).to_be_bytes().to_vec()).collect();
+            let ids: Vec<Vec<u8>> = numbers.iter().map(|number| ids.next(&mut prng, *number)).collect();
             let times: Vec<i64> = numbers.iter().map(|no| no / 50).collect();
             client.execute(&insert, &[&numbers, &ids, &times, &payloads]).await?;
         }

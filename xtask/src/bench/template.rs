@@ -129,6 +129,13 @@ fn event_with(attributes: &[Attribute]) -> String {
     format!("{open}{}{close}", filling.collect::<String>())
 }
 
+/// An id like those that are sent.
+pub(crate) fn id(prng: &mut Prng) -> Vec<u8> {
+    let mut id = ID_BLANK.as_bytes().to_vec();
+    write_id(&mut id, prng);
+    id
+}
+
 /// The time inside an event or a delivery, if there is one.
 pub(crate) fn sent_at(body: &[u8]) -> Option<u64> {
     let mark = body.windows(TIME_MARK.len()).position(|window| window == TIME_MARK)?;
