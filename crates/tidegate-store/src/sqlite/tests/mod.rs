@@ -3,6 +3,7 @@
 
 mod faults;
 mod flushes;
+mod gathered;
 mod open;
 mod penalties;
 mod plans;
