@@ -75,6 +75,8 @@ pub struct Folded {
     pub cancel_on: Option<String>,
     /// The quiet period grows while the subscriber's gate is congested.
     pub adaptive: bool,
+    /// Nobody said `max_wait`: it is a number of quiet periods, also when those change.
+    pub waits_by_default: bool,
 }
 
 impl Folded {
@@ -96,7 +98,10 @@ impl Folded {
         self.spans().into_iter().find_map(|(field, span)| span_problem(field, span)).or_else(|| {
             match self.mode {
                 Mode::Quiet { quiet, max_wait } if max_wait < quiet => {
-                    let detail = format!("`fold.max_wait` is at least `fold.quiet`, which is {quiet}");
+                    let detail = format!(
+                        "`fold.max_wait` is at least `fold.quiet`, which is {quiet}: set it too, or to null for \
+                         {MAX_WAIT_FACTOR} quiet periods"
+                    );
                     Some(("fold.max_wait", detail))
                 }
                 _ if self.by.len() > FOLD_PATHS_MAX => {
@@ -223,6 +228,7 @@ impl Written {
     }
 
     fn into_fold(self) -> Fold {
+        let waits_by_default = self.mode == "quiet" && self.max_wait.is_none();
         let span = |given: Option<Span>, default: u64| given.unwrap_or(Span::from_ms(default));
         let mode = match self.mode.as_str() {
             "window" => Mode::Window { window: span(self.window, WINDOW_DEFAULT_MS) },
@@ -251,6 +257,7 @@ impl Written {
             bypass: self.bypass,
             cancel_on: self.cancel_on,
             adaptive: self.adaptive,
+            waits_by_default,
         }))
     }
 }

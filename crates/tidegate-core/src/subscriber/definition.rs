@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use super::breaker::Breaker;
 use super::disable::DisableAfter;
@@ -60,6 +61,18 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// What is said of it, as JSON: with all defaults but those that follow from what is said. This is how it is kept, and
+    /// what a patch changes.
+    pub(super) fn said(&self) -> Value {
+        let mut said = serde_json::to_value(self).expect("a definition is always JSON");
+        if matches!(&self.fold, Fold::Many(folded) if folded.waits_by_default)
+            && let Some(fold) = said["fold"].as_object_mut()
+        {
+            fold.remove("max_wait");
+        }
+        said
+    }
+
     /// Its CEL conditions, each with its field. Any of them may be evaluated for every event.
     pub fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let (bypass, cancel_on) = match &self.fold {

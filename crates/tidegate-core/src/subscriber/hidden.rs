@@ -27,8 +27,7 @@ pub fn part(definition: &Definition) -> (String, Vec<u8>) {
     let mut open = definition.clone();
     open.destination.url = origin(&destination.url);
     open.destination.headers = masked_headers(&destination.headers);
-    let text = serde_json::to_string(&open).expect("a definition is always JSON");
-    (text, serde_json::to_vec(&hidden).expect("texts are always JSON"))
+    (open.said().to_string(), serde_json::to_vec(&hidden).expect("texts are always JSON"))
 }
 
 /// The whole definition again.

@@ -1,7 +1,8 @@
 //! A subscriber as its owner describes it: what it wants, where it goes, how carefully.
 //!
 //! Bytes of the API become a checked [`Definition`], at creation ([`Creation`]) or by a merge patch ([`patch`]); the
-//! definition prints back as JSON with its defaults filled in, which is also how it is stored.
+//! definition prints back as JSON with its defaults filled in. It is stored likewise, but for defaults that follow from
+//! what was said: those are left out, so that they can follow.
 //! Promises: what is not supported is refused, never parsed and forgotten; a patch is checked only where it
 //! changes something, so that a stricter installation does not lock its older subscribers.
 //! Does not: know addresses or header rules (checks of those are handed in), nor match anything ([`crate::route`]).

@@ -106,7 +106,7 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
     let mut patch: Map<String, Value> = if empty { Map::new() } else { read(patch)? };
     let active = take_active(&mut patch)?;
     check_names(&patch)?;
-    let before = serde_json::to_value(current).unwrap_or_default();
+    let before = current.said();
     let mut after = before.clone();
     if changes_mode(&before, &patch) {
         after["fold"] = Value::Null;
@@ -125,15 +125,16 @@ pub fn patch(current: &Definition, patch: &[u8]) -> Result<Patched, Invalid> {
         return Err(Invalid::new("field_fixed", "signing.algorithm", detail));
     }
     unmask(&mut definition.destination.headers, &current.destination.headers)?;
-    let after = serde_json::to_value(&definition).unwrap_or_default();
+    let after = definition.said();
     let moves = before["destination"]["url"] != after["destination"]["url"];
     let changed = Section::ALL.into_iter().filter(|section| before[section.name()] != after[section.name()]);
     Ok(Patched { changed: changed.collect(), moves, definition, active })
 }
 
 /// Makes a subscriber what its owner declares, with the body of a `PUT`. What matters only at creation is left aside.
+/// Declaring what is shown changes nothing: a default that was read is not said by sending it back.
 pub fn replace(current: &Definition, declared: &Map<String, Value>) -> Result<Patched, Invalid> {
-    let before = serde_json::to_value(current).unwrap_or_default();
+    let before = current.said();
     let mut whole = declared.clone();
     for name in ["id", "from", "secret"] {
         whole.remove(name);
@@ -142,7 +143,12 @@ pub fn replace(current: &Definition, declared: &Map<String, Value>) -> Result<Pa
         let wanted = whole.remove(section);
         whole.insert(section.to_owned(), cover(&before[section], wanted));
     }
-    patch(current, &serde_json::to_vec(&whole).unwrap_or_default())
+    let patched = patch(current, &serde_json::to_vec(&whole).unwrap_or_default())?;
+    let shown = |definition: &Definition| serde_json::to_value(definition).unwrap_or_default();
+    if shown(&patched.definition) == shown(current) {
+        return Ok(Patched { definition: current.clone(), changed: Vec::new(), ..patched });
+    }
+    Ok(patched)
 }
 
 /// The merge patch that makes `wanted` of `before`.
@@ -231,6 +237,72 @@ fn merge(target: &mut Value, patch: Value) {
             members.remove(&name);
         } else {
             merge(members.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Creation, join, part};
+    use super::*;
+
+    fn definition(mut body: Value) -> Definition {
+        body["destination"] = json!({"url": "https://example.com/"});
+        Creation::parse(body.to_string().as_bytes()).unwrap().definition
+    }
+
+    #[test]
+    fn a_default_that_nobody_set_follows_what_it_comes_from() {
+        let said =
+            |definition: &Definition| serde_json::to_value(definition).unwrap()["fold"]["max_wait"].clone();
+        let patched = |current: &Definition, fold: Value| {
+            let patched = patch(current, json!({ "fold": fold }).to_string().as_bytes()).unwrap();
+            patched.validate(&|_| Ok(()), &|_| Ok(())).map(|()| patched.definition)
+        };
+        let kept = |definition: &Definition| {
+            let (open, hidden) = part(definition);
+            join(&open, &hidden).unwrap()
+        };
+        let unsaid = kept(&definition(json!({"fold": {"mode": "quiet", "quiet": "1s"}})));
+        assert_eq!(said(&unsaid), "12s");
+        let slower = kept(&patched(&unsaid, json!({"quiet": "30s"})).unwrap());
+        assert_eq!(said(&slower), "6m");
+        assert_eq!(said(&patched(&slower, json!({"quiet": "100ms"})).unwrap()), "1200ms");
+
+        // What is said stays, also where it is the same as the default.
+        for pinned in [
+            definition(json!({"fold": {"mode": "quiet", "quiet": "1s", "max_wait": "12s"}})),
+            patched(&unsaid, json!({"max_wait": "12s"})).unwrap(),
+        ] {
+            let pinned = kept(&pinned);
+            assert_eq!(said(&patched(&pinned, json!({"quiet": "2s"})).unwrap()), "12s");
+            let invalid = patched(&pinned, json!({"quiet": "30s"})).unwrap_err();
+            assert_eq!(invalid.field.as_deref(), Some("fold.max_wait"));
+            assert!(invalid.detail.contains("null"), "the remedy: {}", invalid.detail);
+            let freed = patched(&pinned, json!({"quiet": "30s", "max_wait": null})).unwrap();
+            assert_eq!(said(&patched(&freed, json!({"quiet": "10s"})).unwrap()), "2m");
+        }
+
+        // Saying what is shown changes nothing.
+        let whole = json!({"destination": {"url": "https://example.com/"}, "fold": serde_json::to_value(&unsaid).unwrap()["fold"]});
+        let put = replace(&unsaid, whole.as_object().unwrap()).unwrap();
+        assert_eq!((put.changed, put.definition), (vec![], unsaid));
+    }
+
+    #[test]
+    fn what_was_kept_before_it_was_refused_still_changes_elsewhere() {
+        let order = json!({"by": "none", "missing": "unordered"});
+        let (open, hidden) = part(&definition(json!({ "order": order })));
+        let kept = join(&open, &hidden).unwrap();
+        for change in
+            [json!({"name": "n"}), json!({"fold": {"mode": "window"}}), json!({"order": {"missing": null}})]
+        {
+            let patched = patch(&kept, change.to_string().as_bytes()).unwrap();
+            patched
+                .validate(&|_| Ok(()), &|_| Ok(()))
+                .unwrap_or_else(|invalid| panic!("{change}: {invalid}"));
         }
     }
 }
