@@ -64,6 +64,9 @@ pub fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Invalid> {
 pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
     let problem = error.to_string();
     let problem = problem.split(" at line ").next().unwrap_or_default();
+    if let Some(detail) = shapes::out_of_range(path, problem) {
+        return Invalid::new("field_range", path, detail);
+    }
     // The reader calls it a fault of the JSON when an object is none of several known values.
     let code = if error.classify() == Category::Data { code(path, problem) } else { "field_type" };
     // A field that is missing, repeated or out of place is noticed at the object around it.
@@ -87,7 +90,7 @@ pub(super) fn explain(path: &str, error: &serde_json::Error) -> Invalid {
 
 /// serde tells its kinds of error apart only in words; the tests pin those words.
 fn code(path: &str, problem: &str) -> &'static str {
-    const BY_WORDS: [(&str, &str); 8] = [
+    const BY_WORDS: [(&str, &str); 10] = [
         ("unknown field", "field_unknown"),
         ("missing field", "field_missing"),
         ("duplicate field", "field_repeated"),
@@ -96,31 +99,21 @@ fn code(path: &str, problem: &str) -> &'static str {
         ("unknown variant", "field_value"),
         ("fold mode", "fold_unsupported"),
         ("fold term", "fold_term"),
+        ("expected a duration", "duration_invalid"),
+        ("expected an RFC 3339 time", "field_time"),
     ];
-    const BY_PLACE: [(&str, &str); 19] = [
+    const BY_PLACE: [(&str, &str); 9] = [
         ("match.", "pattern_invalid"),
-        ("fold.window", "duration_invalid"),
-        ("fold.quiet", "duration_invalid"),
-        ("fold.max_wait", "duration_invalid"),
-        ("fold.every", "duration_invalid"),
         ("fold.by", "path_invalid"),
         ("order.by", "path_invalid"),
         ("limits.rate", "rate_invalid"),
         ("rate", "rate_invalid"),
-        ("limits.timeout", "duration_invalid"),
-        ("retry.schedule", "duration_invalid"),
-        ("grace", "duration_invalid"),
-        ("breaker.probe", "duration_invalid"),
-        ("disable_after", "duration_invalid"),
-        ("retention", "duration_invalid"),
         ("index[", "path_invalid"),
         ("counters.", "path_invalid"),
         ("histograms.", "path_invalid"),
         ("states[", "path_invalid"),
     ];
     let words = BY_WORDS.iter().find(|(words, _)| problem.starts_with(words));
-    // What is declared of a type is named by its owner, so its place is told by how it ends.
-    let path = if path.ends_with(".retention") { "retention" } else { path };
     let place = || BY_PLACE.iter().find(|(place, _)| path.starts_with(place));
     words.or_else(place).map_or("field_value", |(_, code)| code)
 }

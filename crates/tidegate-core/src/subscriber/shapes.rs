@@ -3,9 +3,11 @@
 //!
 //! Texts that were sent are never repeated, because any of them may be a secret.
 
-/// What is expected at each place of a subscriber. `[]` stands for any item of a list, or any member of an object whose
-/// names are the owner's.
-const EXPECTED: [(&str, &str); 47] = [
+use crate::limits;
+
+/// What is expected at each place of a subscriber or a gate. `[]` stands for any item of a list, or any member of an object
+/// whose names are the owner's.
+const EXPECTED: [(&str, &str); 49] = [
     ("name", r#"a text such as "orders""#),
     ("active", "true or false"),
     ("secret", r#"a text that begins with "whsec_", or nothing for a new one"#),
@@ -53,7 +55,21 @@ const EXPECTED: [(&str, &str); 47] = [
     ("retry.schedule[]", r#"a duration in a text, such as "5m""#),
     ("breaker", r#"an object such as {"failures":10,"probe":"60s"}, or "off""#),
     ("disable_after", r#"a duration in a text, such as "5d", or "never""#),
+    ("rate", r#"a rate in a text, such as "10/s""#),
+    ("burst", "a whole number such as 10"),
 ];
+
+/// Whole numbers and their bounds. A number that no type of ours holds is told these too.
+const RANGES: [(&str, u32, u32); 6] = [
+    ("burst", 1, limits::GATE_BURST_MAX),
+    ("fold.max_events", 1, limits::FOLD_EVENTS_MAX),
+    ("fold.max_bytes", limits::FOLD_BYTES_MIN, limits::FOLD_BYTES_MAX),
+    ("limits.concurrency", 1, limits::CONCURRENCY_MAX),
+    ("order.on_failure.skip_after", 1, limits::RETRIES_MAX as u32),
+    ("breaker.failures", 1, limits::BREAKER_FAILURES_MAX),
+];
+
+const WHOLE: &str = "a whole number, 0 or more";
 
 /// What to say about something of the wrong shape, given where it stands and the reader's words about it.
 pub(super) fn told(path: &str, problem: &str) -> String {
@@ -65,6 +81,17 @@ pub(super) fn told(path: &str, problem: &str) -> String {
         Some(found) => format!("expected {expected}, found {found}"),
         None => format!("expected {expected}"),
     }
+}
+
+/// What to say about a whole number that is too large or too small even for its type.
+pub(super) fn out_of_range(path: &str, problem: &str) -> Option<String> {
+    let (place, min, max) = RANGES.iter().find(|(place, ..)| *place == path)?;
+    let (found, wanted) = parts(problem);
+    let number: f64 = found?.parse().ok()?;
+    let is_whole = plain(wanted?) == WHOLE && number.fract() == 0.0;
+    let is_within = (f64::from(*min)..=f64::from(*max)).contains(&number);
+    (is_whole && !is_within)
+        .then(|| format!("`{place}` is {min} to {max}, not {}", found.unwrap_or_default()))
 }
 
 /// A path with its positions and its owner's own names left out.
@@ -97,7 +124,7 @@ fn parts(problem: &str) -> (Option<&str>, Option<&str>) {
 /// A type of ours in the words of JSON.
 fn plain(wanted: &str) -> &str {
     match wanted {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "u8" | "u16" | "u32" | "u64" | "usize" => WHOLE,
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
@@ -116,7 +143,7 @@ fn plain(wanted: &str) -> &str {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{EXPECTED, place};
+    use super::{EXPECTED, RANGES, place};
     use crate::gate::Gate;
     use crate::subscriber::{Creation, patch};
 
@@ -177,15 +204,43 @@ mod tests {
 
     #[test]
     fn other_bodies_are_explained_in_the_words_of_json() {
-        let told = |body: &str| Gate::parse(body.as_bytes()).unwrap_err().detail;
-        assert_eq!(
-            told(r#"{"rate":"3/s","burst":"x"}"#),
-            "`burst`: expected a whole number, 0 or more, found a text"
-        );
-        assert_eq!(
-            told(r#"{"rate":"3/s","burst":-1}"#),
-            "`burst`: expected a whole number, 0 or more, found -1"
-        );
-        assert_eq!(told(r#"{"rate":3}"#), "`rate`: expected a text, found 3");
+        let told = |body: &str| {
+            let invalid = Gate::parse(body.as_bytes()).unwrap_err();
+            format!("{} {}", invalid.code, invalid.detail)
+        };
+        for (burst, found) in
+            [(r#""x""#, "a text"), ("1.5", "1.5"), ("5.0", "5.0"), ("true", "a truth value")]
+        {
+            let body = format!(r#"{{"rate":"3/s","burst":{burst}}}"#);
+            let expected = format!("field_type `burst`: expected a whole number such as 10, found {found}");
+            assert_eq!(told(&body), expected);
+        }
+        let rate = r#"field_type `rate`: expected a rate in a text, such as "10/s", found 3"#;
+        assert_eq!(told(r#"{"rate":3}"#), rate);
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_told_its_range() {
+        for (burst, found) in [("1000000000000", "1000000000000"), ("-1", "-1"), ("1e30", "1e+30")] {
+            let body = format!(r#"{{"rate":"3/s","burst":{burst}}}"#);
+            let invalid = Gate::parse(body.as_bytes()).unwrap_err();
+            assert_eq!((invalid.code, invalid.field.as_deref()), ("field_range", Some("burst")));
+            assert_eq!(invalid.detail, format!("`burst` is 1 to 100000, not {found}"));
+        }
+        for (place, _, max) in RANGES {
+            if !place.contains('.') {
+                continue;
+            }
+            for number in ["-1", "1000000000000", "1000000000000000000000000000000"] {
+                let body = broken(place, &serde_json::from_str(number).unwrap());
+                let invalid = Creation::parse(body.to_string().as_bytes()).unwrap_err();
+                assert_eq!(
+                    (invalid.code, invalid.field.as_deref()),
+                    ("field_range", Some(place)),
+                    "{number}"
+                );
+                assert!(invalid.detail.contains(&format!("to {max}, not ")), "{}", invalid.detail);
+            }
+        }
     }
 }
