@@ -148,7 +148,7 @@ fn what_is_wrong_is_named() {
         ("order", json!({"on_failure": {"skip_after": 1_000}}), "field_range order.on_failure.skip_after"),
         ("limits", json!({"concurrency": 0}), "field_range limits.concurrency"),
         ("limits", json!({"concurrency": 257}), "field_range limits.concurrency"),
-        ("limits", json!({"concurrency": -1}), "field_type limits.concurrency"),
+        ("limits", json!({"concurrency": -1}), "field_range limits.concurrency"),
         ("limits", json!({"rate": "0/s"}), "rate_invalid limits.rate"),
         ("limits", json!({"rate": "100001/s"}), "field_range limits.rate"),
         ("limits", json!({"timeout": "99ms"}), "field_range limits.timeout"),
@@ -195,7 +195,7 @@ fn what_is_wrong_with_a_fold_is_named() {
         (json!({"mode": "quiet", "quiet": "1m", "max_wait": "59s"}), "field_range fold.max_wait"),
         (json!({"mode": "window", "max_events": 0}), "field_range fold.max_events"),
         (json!({"mode": "window", "max_events": 10_001}), "field_range fold.max_events"),
-        (json!({"mode": "window", "max_events": -1}), "field_type fold.max_events"),
+        (json!({"mode": "window", "max_events": -1}), "field_range fold.max_events"),
         (json!({"mode": "window", "max_bytes": 0}), "field_range fold.max_bytes"),
         (json!({"mode": "window", "by": ["plan"]}), "path_invalid fold.by[0]"),
         (json!({"mode": "window", "by": vec!["type"; 9]}), "field_range fold.by"),
@@ -365,6 +365,8 @@ fn what_would_have_no_effect_is_refused_by_whichever_change_makes_it_so() {
         (json!({"gate": null}), "fold.adaptive"),
         (json!({"fold": {"cancel_on": "true"}}), "fold.cancel_on"),
         (json!({"order": {"by": "none"}}), "order.on_failure"),
+        (json!({"order": {"missing": "unordered"}}), "order.missing"),
+        (json!({"order": {"by": "none", "on_failure": null, "missing": "unordered"}}), "order.missing"),
     ] {
         let patched = patch(&current, change.to_string().as_bytes()).unwrap();
         let invalid = patched.validate(&|_| Ok(()), &|_| Ok(())).unwrap_err();

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::breaker::Breaker;
-use super::definition::{Definition, Destination, Limits, Match, OnFailure, OrderBy, Retry};
+use super::definition::{Definition, Destination, Limits, Match, Missing, OnFailure, OrderBy, Retry};
 use super::disable::DisableAfter;
 use super::invalid::Invalid;
 use super::patch::Section;
@@ -77,7 +77,7 @@ pub(super) fn validate_section(
         Section::Fold => {
             fold(&definition.fold)?;
             adapts_to_something(definition)?;
-            order(definition)
+            folds_its_lanes(definition)
         }
         Section::Order => order(definition),
         // Whatever this can hold is fine.
@@ -155,7 +155,6 @@ fn adapts_to_something(definition: &Definition) -> Result<(), Invalid> {
     Err(Invalid::new("fold_term", "fold.adaptive", detail))
 }
 
-/// A window has one lane, so what makes the lane is part of what makes the window.
 fn order(definition: &Definition) -> Result<(), Invalid> {
     if let OnFailure::SkipAfter(failures) = definition.order.on_failure
         && !(1..=limits::RETRIES_MAX as u32).contains(&failures)
@@ -168,6 +167,12 @@ fn order(definition: &Definition) -> Result<(), Invalid> {
              are no lanes: set `order.by`, or `order.on_failure` to null";
         return Err(Invalid::new("field_conflict", "order.on_failure", detail));
     }
+    misses_something(definition)?;
+    folds_its_lanes(definition)
+}
+
+/// A window has one lane, so what makes the lane is part of what makes the window.
+fn folds_its_lanes(definition: &Definition) -> Result<(), Invalid> {
     let OrderBy::Path(path) = &definition.order.by else { return Ok(()) };
     if let Some(detail) = path.misleads() {
         return Err(Invalid::new("path_invalid", "order.by", detail));
@@ -178,6 +183,19 @@ fn order(definition: &Definition) -> Result<(), Invalid> {
     }
     let detail = format!("with a fold, `order.by` is one of `fold.by`; add `{path}` to `fold.by`");
     Err(Invalid::new("order_not_folded", "order.by", detail))
+}
+
+/// Without an attribute there is none to miss.
+fn misses_something(definition: &Definition) -> Result<(), Invalid> {
+    if definition.order.missing == Missing::default() || matches!(definition.order.by, OrderBy::Path(_)) {
+        return Ok(());
+    }
+    let detail = format!(
+        "`order.missing` is about events without the attribute that makes their lane, and `order.by` is `{}`, which is none: \
+         set `order.by` to a path such as `data.customer`, or `order.missing` to null",
+        definition.order.by
+    );
+    Err(Invalid::new("field_conflict", "order.missing", detail))
 }
 
 fn destination(

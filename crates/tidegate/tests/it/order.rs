@@ -75,10 +75,11 @@ fn a_lane_that_is_blocked_now_goes_on_when_its_owner_says_so() {
     client.until("/v1/deliveries?status=retrying", |page| page["items"].as_array().unwrap().len() == 1);
     let refused = client.patch(&path, &json!({ "order": { "by": "data.k" } })).expect(409);
     assert_eq!(refused["code"], "order_unfinished");
-    client.patch(&path, &json!({ "order": { "missing": "unordered" } })).expect(200);
+    let missing = json!({ "order": { "missing": "unordered" } });
+    assert_eq!(client.patch(&path, &missing).problem(422, "field_conflict")["field"], "order.missing");
     client.patch(&path, &json!({ "order": { "on_failure": { "skip_after": 2 } } })).expect(200);
     assert_eq!(client.get("/v1/events/a2/trace").expect(200)["subscribers"][0]["attempts"], 0);
-    let order = json!({ "by": "subscriber", "missing": "unordered", "on_failure": { "skip_after": 1 } });
+    let order = json!({ "by": "subscriber", "missing": "skip", "on_failure": { "skip_after": 1 } });
     assert_eq!(client.patch(&path, &json!({ "order": order })).expect(200)["order"], order);
     assert_eq!(hook.ids(3), ["a1", "a2", "a3"]);
     let shown = client.get("/v1/events/a1/trace").expect(200);
