@@ -22,6 +22,7 @@ Examples:
   tidegate subscribers create --name eu --to https://example.com/eu --where \"data.country == 'DE'\"
   tidegate subscribers create --name digest --to https://example.com/d --fold window:60s --fold-by type,data.plan
   tidegate subscribers create --name user --to https://example.com/u --fold quiet:10s,max_wait=2m --fold-by data.user
+  tidegate subscribers create --name notion --to https://example.com/n --gate notion --fold quiet:10s,adaptive
   tidegate subscribers create --name batch --to https://example.com/b --fold batch:30s,max_events=1000
   tidegate subscribers create --file subscriber.json
   tidegate subscribers rotate-secret sub_01J8ZQ4WAV --grace 24h     both secrets sign for a day
@@ -39,7 +40,7 @@ const COLUMNS: [Column; 7] = [
     ("URL", "destination.url"),
 ];
 
-const LINES: [Column; 32] = [
+const LINES: [Column; 34] = [
     ("id", "id"),
     ("name", "name"),
     ("active", "active"),
@@ -60,8 +61,10 @@ const LINES: [Column; 32] = [
     ("leading", "fold.leading"),
     ("bypass", "fold.bypass"),
     ("cancel on", "fold.cancel_on"),
+    ("adaptive", "fold.adaptive"),
     ("order by", "order.by"),
     ("on failure", "order.on_failure"),
+    ("gate", "gate"),
     ("signing", "signing.algorithm"),
     ("public key", "public_key"),
     ("verification", "verification_status"),
@@ -150,6 +153,9 @@ struct CreateArgs {
     /// What is folded apart, for example data.order_id (repeatable, or comma separated)
     #[arg(long, value_name = "PATH", value_delimiter = ',', conflicts_with = "file", requires = "fold")]
     fold_by: Vec<String>,
+    /// The gate that its deliveries pass with all others that name it; see tidegate gates
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    gate: Option<String>,
     /// The whole subscriber as JSON; - for stdin
     #[arg(long, short)]
     file: Option<String>,
@@ -315,6 +321,9 @@ fn from_flags(args: &CreateArgs) -> Value {
     if let Some(by) = &args.order_by {
         body["order"] = json!({ "by": by });
     }
+    if let Some(gate) = &args.gate {
+        body["gate"] = json!(gate);
+    }
     body
 }
 
@@ -333,6 +342,7 @@ mod tests {
             order_by: None,
             fold: None,
             fold_by: Vec::new(),
+            gate: None,
             file: None,
         };
         let bare = json!({"name":"local","destination":{"kind":"webhook","url":"http://127.0.0.1:8701/"}});
@@ -342,9 +352,10 @@ mod tests {
         args.order_by = Some("subscriber".to_owned());
         args.fold = fold::parse("window:5s").ok();
         args.fold_by = vec!["type".to_owned()];
+        args.gate = Some("notion".to_owned());
         let full = from_flags(&args);
         assert_eq!(full["match"], json!({"types":["a","b.*"],"where":"data.x > 1"}));
-        assert_eq!(full["order"], json!({"by":"subscriber"}));
+        assert_eq!((&full["order"], &full["gate"]), (&json!({"by":"subscriber"}), &json!("notion")));
         assert_eq!(full["fold"], json!({"mode":"window","window":"5s","by":["type"]}));
     }
 }
