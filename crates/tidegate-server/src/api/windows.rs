@@ -218,8 +218,8 @@ impl App {
             let ended = self.parts.store.end_windows(project, ask, now).await?;
             self.parts.metrics.closed(&ended.closed, now);
             let roster = self.parts.rosters.current();
-            lanes::ready(&roster, &self.parts.store, &ended.closed);
-            lanes::ready(&roster, &self.parts.store, &ended.unsent);
+            lanes::ready(&roster, &self.parts.store, &ended.closed).await;
+            lanes::ready(&roster, &self.parts.store, &ended.unsent).await;
             self.pipeline.herald().work_is_due(ended.subscribers);
             all.windows += ended.windows;
             all.is_complete = ended.is_complete;

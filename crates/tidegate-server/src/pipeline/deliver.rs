@@ -80,7 +80,7 @@ impl Deliver {
             desk,
             persist,
             notices,
-            lanes: Lanes::new(Arc::clone(&parts.metrics)),
+            lanes: Lanes::new(Arc::clone(&parts.metrics), mint.clone()),
             bulk,
             retiring: Arc::default(),
             rosters: Arc::clone(&parts.rosters),

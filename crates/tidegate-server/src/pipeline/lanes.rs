@@ -2,7 +2,7 @@
 //!
 //! Told to the log of those who debug, with the subscriber and the key, and counted for everybody: how long a fold waited
 //! from its closing to its first byte, how many events it carried, and how often a lane ran again because something came
-//! while it worked. A window's number joins the lines about it. Where nothing is folded, each delivery of a lane is told in
+//! while it worked. The id of its delivery joins the lines about it. Where nothing is folded, each delivery of a lane is told in
 //! its turn, as the lane's head, with the lane's hash: what is hashed is the event's own.
 //!
 //! Does not: decide anything, or remember more than a bounded number of lanes.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::delivery::Job;
 use tidegate_core::event::Event;
 use tidegate_core::fold::Bundle;
-use tidegate_core::id::{DeliveryNo, Lane, Mint, ProjectNo, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, Mint, ProjectNo, SubscriberNo};
 use tidegate_core::limits::LANES_REMEMBERED_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::{Judgement, Router, View};
@@ -23,50 +23,50 @@ use tidegate_store::{ClosedWindow, Finished, Store};
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Roster};
 
-/// Windows have closed: their deliveries are ready, or there are none.
-pub(crate) fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[ClosedWindow]) {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
+/// Windows have closed: their deliveries are ready, or there are none. To be waited for before anybody may start them, or the
+/// log would tell of their start first.
+pub(crate) async fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[ClosedWindow]) {
+    if closed.is_empty() || !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
-    let mut made: BTreeMap<ProjectNo, BTreeMap<DeliveryNo, ReadyFold>> = BTreeMap::new();
+    let keys = keys(roster, store, closed).await;
+    let mint = Mint::new(store.salt());
     for window in closed {
         let Some(endpoint) = roster.endpoint(window.subscriber) else { continue };
         let (subscriber, count) = (endpoint.rule.id.as_str(), window.count);
-        let (no, closed_by) = (window.no, window.closed_by.name());
+        let (opened_at, closed_by) = (window.opened_at, window.closed_by.name());
+        let delivery = window.delivery.map(|delivery| mint.delivery(delivery));
         match window.delivery {
             _ if window.closed_by.is_cancelled() => {
-                tracing::debug!(subscriber, window = no, count, closed_by, "a fold is cancelled");
+                tracing::debug!(subscriber, %opened_at, delivery, count, closed_by, "a fold is cancelled");
             }
-            Some(delivery) => {
-                let fold = ReadyFold { window: no, subscriber: subscriber.to_owned(), count, closed_by };
-                made.entry(endpoint.rule.project).or_default().insert(delivery, fold);
+            Some(no) => {
+                let key = keys.get(&no).map_or("", String::as_str);
+                tracing::debug!(subscriber, key, delivery, count, closed_by, "a fold is ready");
             }
-            None => tracing::debug!(subscriber, window = no, closed_by, "a fold ends with nothing to send"),
+            None => tracing::debug!(subscriber, %opened_at, closed_by, "a fold ends with nothing to send"),
         }
     }
-    for (project, folds) in made {
-        tokio::spawn(tell_ready(Arc::clone(store), project, folds));
-    }
-}
-
-/// What is told of a fold that is ready.
-struct ReadyFold {
-    window: WindowNo,
-    subscriber: String,
-    count: u32,
-    closed_by: &'static str,
 }
 
 /// Memory knows keys by their hashes alone, so whoever debugs pays for reading them.
-async fn tell_ready(store: Arc<dyn Store>, project: ProjectNo, folds: BTreeMap<DeliveryNo, ReadyFold>) {
-    let rows = store.deliveries_among(project, folds.keys().copied().collect()).await.unwrap_or_default();
-    let keys: BTreeMap<DeliveryNo, String> =
-        rows.into_iter().filter_map(|row| Some((row.no, row.fold?.key))).collect();
-    for (delivery, fold) in folds {
-        let ReadyFold { window, subscriber, count, closed_by } = fold;
-        let key = keys.get(&delivery).map_or("", String::as_str);
-        tracing::debug!(subscriber, key, window, count, closed_by, "a fold is ready");
+async fn keys(
+    roster: &Roster,
+    store: &Arc<dyn Store>,
+    closed: &[ClosedWindow],
+) -> BTreeMap<DeliveryNo, String> {
+    let mut made: BTreeMap<ProjectNo, Vec<DeliveryNo>> = BTreeMap::new();
+    for window in closed.iter().filter(|window| !window.closed_by.is_cancelled()) {
+        if let Some((delivery, endpoint)) = window.delivery.zip(roster.endpoint(window.subscriber)) {
+            made.entry(endpoint.rule.project).or_default().push(delivery);
+        }
     }
+    let mut keys = BTreeMap::new();
+    for (project, deliveries) in made {
+        let rows = store.deliveries_among(project, deliveries).await.unwrap_or_default();
+        keys.extend(rows.into_iter().filter_map(|row| Some((row.no, row.fold?.key))));
+    }
+    keys
 }
 
 /// Whoever wants an event but can not put it in order does not get it.
@@ -156,7 +156,6 @@ impl Leaving {
 
 /// A folded delivery in a worker's hands.
 pub(super) struct Run {
-    window: WindowNo,
     key: String,
     began: Timestamp,
 }
@@ -164,12 +163,13 @@ pub(super) struct Run {
 /// Folds that leave, told and counted.
 pub(super) struct Lanes {
     metrics: Arc<Metrics>,
+    mint: Mint,
     runs: Mutex<Runs>,
 }
 
 impl Lanes {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, runs: Mutex::default() }
+    pub(super) fn new(metrics: Arc<Metrics>, mint: Mint) -> Self {
+        Self { metrics, mint, runs: Mutex::default() }
     }
 
     /// A folded delivery starts.
@@ -180,14 +180,16 @@ impl Lanes {
             if job.lane.is_some_and(|lane| runs.is_rerun((job.subscriber, lane), leaving.opened_at)) {
                 self.metrics.lane_rerun();
                 let (subscriber, key) = (endpoint.rule.id.as_str(), leaving.key.as_str());
-                let window = job.fold.unwrap_or_default();
-                tracing::debug!(subscriber, key, window, "a lane is requeued: events came while it worked");
+                let told = "a lane is requeued: events came while it worked";
+                tracing::debug!(subscriber, key, delivery = self.mint.delivery(job.delivery), "{told}");
             }
         }
-        let run = Run { window: job.fold.unwrap_or_default(), key: leaving.key.clone(), began: now };
-        let (subscriber, count) = (endpoint.rule.id.as_str(), leaving.count);
-        tracing::debug!(subscriber, key = run.key, window = run.window, count, "a fold is started");
-        run
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let (subscriber, key) = (endpoint.rule.id.as_str(), leaving.key.as_str());
+            let (delivery, count) = (self.mint.delivery(job.delivery), leaving.count);
+            tracing::debug!(subscriber, key, delivery, count, "a fold is started");
+        }
+        Run { key: leaving.key.clone(), began: now }
     }
 
     /// It ended, or is to be tried again.
@@ -196,14 +198,18 @@ impl Lanes {
             let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             runs.remember((job.subscriber, lane), run.began, now);
         }
-        let (subscriber, key, window) = (endpoint.rule.id.as_str(), run.key.as_str(), run.window);
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let (subscriber, key) = (endpoint.rule.id.as_str(), run.key.as_str());
+        let delivery = self.mint.delivery(job.delivery);
         match next {
             Next::RetryAt(due_at) | Next::PostponedTo(due_at) => {
-                tracing::debug!(subscriber, key, window, %due_at, "a fold is requeued");
+                tracing::debug!(subscriber, key, delivery, %due_at, "a fold is requeued");
             }
-            Next::Delivered => tracing::debug!(subscriber, key, window, "a fold is finished"),
+            Next::Delivered => tracing::debug!(subscriber, key, delivery, "a fold is finished"),
             Next::Exhausted(reason) => {
-                tracing::debug!(subscriber, key, window, reason, "a fold is finished, undelivered");
+                tracing::debug!(subscriber, key, delivery, reason, "a fold is finished, undelivered");
             }
         }
     }

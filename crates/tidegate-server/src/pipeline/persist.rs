@@ -12,6 +12,7 @@
 //! and written when it works again. Whatever was judged and routed by an old
 //! configuration is judged and routed again before it is written.
 
+mod crowds;
 mod notes;
 mod patience;
 mod windows;
@@ -31,6 +32,7 @@ use tidegate_store::{
 };
 use tokio::sync::{Notify, oneshot};
 
+use self::crowds::Crowds;
 use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
@@ -69,6 +71,7 @@ pub struct Persist {
     pending: Mutex<Pending>,
     wake: Notify,
     is_healthy: AtomicBool,
+    crowds: Crowds,
 }
 
 /// What waits for the next group.
@@ -138,6 +141,7 @@ impl Persist {
             pending: Mutex::default(),
             wake: Notify::new(),
             is_healthy: AtomicBool::new(true),
+            crowds: Crowds::default(),
         })
     }
 
@@ -230,7 +234,10 @@ impl Persist {
         while let Some(mut batch) = self.gather().await {
             self.clock.check();
             match self.commit(&mut batch).await {
-                Ok(committed) => self.settle(committed, batch),
+                Ok(committed) => {
+                    lanes::ready(&self.rosters.current(), &self.store, &committed.closed).await;
+                    self.settle(committed, batch);
+                }
                 Err(error) => {
                     if self.fail(&error, batch) {
                         return;

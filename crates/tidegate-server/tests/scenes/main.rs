@@ -2,6 +2,7 @@
 //! time. Each test tells its story as a list of arrivals.
 
 mod gate;
+mod log;
 mod stage;
 
 use serde_json::{Value, json};

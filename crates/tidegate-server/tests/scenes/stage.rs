@@ -180,6 +180,11 @@ impl Stage {
         self.show.as_ref().expect("the process runs")
     }
 
+    /// A project has no more open windows than these.
+    pub(crate) fn limit_windows(&self, of_a_project: usize) {
+        self.show().0.store.limit_windows(of_a_project);
+    }
+
     /// A gate.
     pub(crate) async fn gate(&self, name: &str, definition: Value) {
         let (parts, pipeline) = self.show();

@@ -195,6 +195,32 @@ fn folds_are_counted_and_those_who_debug_can_follow_a_lane() {
 }
 
 #[test]
+fn those_who_debug_read_of_a_fold_in_the_order_of_things_under_the_id_of_its_delivery() {
+    const FOLDS: usize = 25;
+    let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
+    let server = Server::start_with(&Setup { variables, ..Setup::usual() });
+    let (client, hook) = (server.admin(), Receiver::start());
+    let fold = json!({ "mode": "window", "window": "20ms", "by": ["data.user"] });
+    server.subscribe(&hook, &json!({ "fold": fold, "order": { "by": "data.user" } }));
+    for user in 0..FOLDS {
+        client.publish(
+            &json!({ "id": user.to_string(), "source": "s", "type": "t", "data": { "user": user } }),
+        );
+    }
+    let delivered = client.until("/v1/deliveries?status=delivered", |page| {
+        page["items"].as_array().is_some_and(|items| items.len() == FOLDS)
+    });
+    let log = server.log();
+    for row in delivered["items"].as_array().expect("a list") {
+        let id = row["id"].as_str().expect("an id");
+        let told = log.lines().filter(|line| line.contains(id) && line.contains("a fold is "));
+        let told: Vec<&str> =
+            told.filter_map(|line| line.split("a fold is ").nth(1)?.split(' ').next()).collect();
+        assert_eq!(told, ["ready", "started", "finished"], "{id} in\n{log}");
+    }
+}
+
+#[test]
 fn those_who_debug_follow_lanes_that_do_not_fold() {
     let variables = vec![("TIDEGATE_LOG", "debug".to_owned())];
     let server = Server::start_with(&Setup { variables, ..Setup::usual() });

@@ -8,7 +8,6 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::{Committed, Group, Seal};
 use tokio::sync::oneshot;
 
-use super::super::lanes;
 use super::{Persist, Unavailable};
 
 impl Persist {
@@ -35,7 +34,7 @@ impl Persist {
     pub(super) fn follow_windows(&self, committed: &Committed, group: &Group) {
         if !committed.closed.is_empty() {
             self.metrics.closed(&committed.closed, group.now);
-            lanes::ready(&self.rosters.current(), &self.store, &committed.closed);
+            self.crowds.tell(&self.rosters.current(), &committed.closed, group.now);
         }
         let mut pending = self.lock();
         let knows_all = group.close > 0 || !self.store.is_shared();
