@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use tidegate_core::delivery::Status;
 use tidegate_core::fold::{ClosedBy, Fold, Key};
@@ -112,7 +112,7 @@ pub(super) async fn flush(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let asked: Asked = parse(&body)?;
+    let asked = Asked::parse(&body)?;
     end(&app, &caller, asked, WindowsEnd::Close(ClosedBy::Flush)).await
 }
 
@@ -125,7 +125,7 @@ pub(super) async fn cancel(
 ) -> Answer {
     caller.must_change()?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
-    let asked: Asked = parse(&body)?;
+    let asked = Asked::parse(&body)?;
     if asked.subscriber.is_none() && asked.all != Some(true) {
         let detail =
             "what is cancelled is never delivered: say whose windows with `subscriber`, or `\"all\": true`";
@@ -137,10 +137,41 @@ pub(super) async fn cancel(
 /// Which windows, on the wire.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Wish {
+    #[serde(default, deserialize_with = "said")]
+    subscriber: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    key: Option<Option<Map<String, Value>>>,
+    all: Option<bool>,
+}
+
+/// Tells what is null from what is absent.
+fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Which windows.
 struct Asked {
     subscriber: Option<String>,
     key: Option<Map<String, Value>>,
     all: Option<bool>,
+}
+
+impl Asked {
+    /// Leaving something out means more windows. A null may be a variable that was not set, and must not mean that.
+    fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let Wish { subscriber, key, all } = parse(body)?;
+        if subscriber == Some(None) {
+            let detail =
+                "`subscriber` is null: say whose windows, or leave `subscriber` out to mean those of all";
+            return Err(Problem::invalid("selector_invalid", "subscriber", detail));
+        }
+        if key == Some(None) {
+            let detail = "`key` is null: name a key as `GET /v1/windows` shows it, or leave `key` out to mean all of them";
+            return Err(Problem::invalid("selector_invalid", "key", detail));
+        }
+        Ok(Self { subscriber: subscriber.flatten(), key: key.flatten(), all })
+    }
 }
 
 async fn end(app: &App, caller: &Caller, asked: Asked, end: WindowsEnd) -> Answer {

@@ -163,6 +163,16 @@ fn what_is_wrong_with_a_wish_is_named() {
             (json!({ "subscriber": 1 }), 422, "field_type", "subscriber".into(), "subscriber"),
             (json!({ "subscribers": "x" }), 422, "field_unknown", "subscribers".into(), "subscribers"),
             (json!({ "subscriber": subscriber.id, "key": [] }), 422, "field_type", "key".into(), "key"),
+            // What is left out widens a wish; what is null may have been meant to narrow it.
+            (key(&subscriber.id, Value::Null), 422, "selector_invalid", "key".into(), "leave `key` out"),
+            (json!({ "subscriber": null }), 422, "selector_invalid", "subscriber".into(), "whose windows"),
+            (
+                json!({ "subscriber": null, "all": true }),
+                422,
+                "selector_invalid",
+                "subscriber".into(),
+                "null",
+            ),
             (
                 key(&subscriber.id, json!({ "type": "t", "data.pln": 1 })),
                 422,
@@ -276,6 +286,17 @@ fn windows_are_steered_from_the_command_line() {
         ["fold          window", "window        1h", "fold by       type,data.plan", "max events    50"]
     {
         assert!(shown.lines().any(|shown| shown.trim_end() == line), "no `{line}` in\n{shown}");
+    }
+    client.call("PUT", "/v1/gates/notion", &json!({ "rate": "3/s" })).expect(201);
+    let line = format!(
+        "tidegate subscribers create --name calm --to {} --types calm --fold quiet:1s,adaptive --gate notion --json",
+        hook.url()
+    );
+    let made = shell.types(&line).json(0);
+    assert_eq!((&made["gate"], &made["fold"]["adaptive"]), (&"notion".into(), &true.into()));
+    let shown = shell.types(&format!("tidegate subscribers show {}", made["id"].as_str().expect("an id")));
+    for line in ["gate          notion", "adaptive      true"] {
+        assert!(shown.text(0).lines().any(|shown| shown.trim_end() == line), "no `{line}` in\n{shown:?}");
     }
     let wrong = shell.types("tidegate subscribers create --name n --to https://example.com --fold 60s");
     assert!(wrong.complaint(2).contains("window:60s"), "{wrong:?}");
