@@ -84,10 +84,12 @@ pub enum Error {
     /// The change contradicts what is there; the text says how.
     #[error("{0}")]
     Conflict(String),
-    /// The order can not change while deliveries of the old one are unfinished, since those of the new could pass them.
+    /// The order can not change while deliveries or windows of the old one are unfinished, since those of the new could pass
+    /// them.
     #[error(
-        "deliveries of the old order are unfinished, and the new order could pass them: change `order.by` when they have \
-         ended, or delete this subscriber and create another"
+        "deliveries or open windows of the old order are unfinished, and the new order could pass them: close the windows \
+         with `POST /v1/windows/flush`, change `order.by` when all deliveries have ended, or delete this subscriber and \
+         create another"
     )]
     Unfinished,
     /// There may not be more of this; the text says how many there are.

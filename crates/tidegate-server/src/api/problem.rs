@@ -151,7 +151,9 @@ impl From<tidegate_store::Error> for Problem {
         use tidegate_store::Error;
         match error {
             Error::NotFound => Self::not_found("thing"),
-            error @ Error::Unfinished => Self::conflict("order_unfinished", error.to_string()),
+            error @ Error::Unfinished => {
+                Self::conflict("order_unfinished", error.to_string()).with("field", "order.by")
+            }
             Error::Conflict(detail) => Self::conflict("conflict", detail),
             Error::Quota(detail) => Self::conflict("quota_exceeded", detail),
             Error::Stale { .. } => Self::conflict(OVERTAKEN, "somebody else changed it at the same moment"),

@@ -256,8 +256,41 @@ fn the_order_can_not_change_under_unfinished_deliveries() {
     let subscriber = server.subscribe(&Receiver::start(), &json!({ "active": false }));
     client.publish(&numbered(0..1));
     let reordered = json!({ "order": { "by": "subscriber" } });
-    client.patch(&subscriber.path, &reordered).problem(409, "order_unfinished");
+    let refused = client.patch(&subscriber.path, &reordered).problem(409, "order_unfinished");
+    assert_eq!(refused["field"], "order.by");
     client.patch(&subscriber.path, &json!({ "name": "still possible" })).expect(200);
+}
+
+#[test]
+fn an_open_window_keeps_the_order_too_and_the_refusal_says_how_to_end_it() {
+    let server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    let subscriber = server.subscribe(&hook, &json!({ "fold": { "mode": "window", "window": "1h" } }));
+    client.publish(&numbered(0..1));
+    let reordered = json!({ "order": { "by": "subscriber" } });
+    let refused = client.patch(&subscriber.path, &reordered).problem(409, "order_unfinished");
+    let detail = refused["detail"].as_str().expect("a detail");
+    assert!(detail.contains("window") && detail.contains("/v1/windows/flush"), "{detail}");
+    client.post("/v1/windows/flush", &json!({ "subscriber": subscriber.id })).expect(200);
+    hook.next();
+    client.until("/v1/deliveries?status=delivered", |page| page["items"].as_array().unwrap().len() == 1);
+    client.patch(&subscriber.path, &reordered).expect(200);
+}
+
+#[test]
+fn the_longest_wait_follows_the_quiet_period_until_it_is_said() {
+    let server = Server::start();
+    let client = server.admin();
+    let fold = json!({ "mode": "quiet", "quiet": "1s" });
+    let subscriber = server.subscribe(&Receiver::start(), &json!({ "fold": fold }));
+    let patch = |fold: Value| client.patch(&subscriber.path, &json!({ "fold": fold }));
+    assert_eq!(client.get(&subscriber.path).expect(200)["fold"]["max_wait"], "12s");
+    assert_eq!(patch(json!({ "quiet": "30s" })).expect(200)["fold"]["max_wait"], "6m");
+    assert_eq!(patch(json!({ "max_wait": "6m" })).expect(200)["fold"]["max_wait"], "6m");
+    assert_eq!(patch(json!({ "quiet": "1m" })).expect(200)["fold"]["max_wait"], "6m", "as it was said");
+    patch(json!({ "quiet": "7m" })).problem(422, "field_range");
+    assert_eq!(patch(json!({ "max_wait": null })).expect(200)["fold"]["max_wait"], "12m");
+    assert_eq!(patch(json!({ "quiet": "10s" })).expect(200)["fold"]["max_wait"], "2m");
 }
 
 #[test]
