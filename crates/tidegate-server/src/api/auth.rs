@@ -73,6 +73,11 @@ impl Caller {
         self.must(self.role.may_publish(), "publish events: use a publisher or admin key")
     }
 
+    /// Who publishes also passes gates.
+    pub(crate) fn must_pass(&self, what: &str) -> Result<(), Problem> {
+        self.must(self.role.may_publish(), &format!("{what}: use a publisher or admin key"))
+    }
+
     pub(crate) fn must_read(&self) -> Result<(), Problem> {
         self.must(self.role.may_read(), "read: use a viewer or admin key")
     }

@@ -177,8 +177,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "gate_busy",
-        "No token of the gate came within `wait`.",
-        "Come back after `retry-after` seconds, or wait longer with `?wait=`, up to 60s.",
+        "No token of the gate came within `wait`, or within the 10 s that a test of a subscriber waits.",
+        "Come back after `retry-after` seconds; who acquires may also wait longer with `?wait=`, up to 60s.",
     ),
     error(
         "gate_full",
@@ -301,8 +301,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "order_unfinished",
-        "`order.by` was to change while deliveries of the old order are unfinished; those of the new could pass them.",
-        "Wait until they have ended, or delete the subscriber and create another. The rest of `order` can change at any time.",
+        "`order.by` was to change while deliveries or open windows of the old order are unfinished; those of the new could pass them.",
+        "Close its windows with `POST /v1/windows/flush` and wait until its deliveries have ended, or delete the subscriber and create another. The rest of `order` can change at any time.",
     ),
     error(
         "overloaded",

@@ -81,7 +81,7 @@ pub(super) async fn acquire(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    caller.must_publish()?;
+    caller.must_pass("take a token")?;
     let (body, room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let entry = app.gate(&caller, &name)?;
     parse::<Nothing>(&body)?;
@@ -89,17 +89,28 @@ pub(super) async fn acquire(
     drop((body, room));
     let mut query = Query::parse(raw.as_deref())?;
     let wait = query.take("wait").map(|text| read_wait(&text)).transpose()?.unwrap_or_default();
-    let waited = app.acquire(&entry, wait).await?;
+    let waited = app.acquire(&entry, wait, Patience::Asked).await?;
     let granted_at = app.parts.clock.now();
     Ok(json_answer(StatusCode::OK, &json!({ "granted_at": granted_at, "waited": seconds_text(waited) })))
 }
 
 fn read_wait(text: &str) -> Result<Duration, Problem> {
-    let wait = Span::parse(text).filter(|wait| wait.0.as_millis() <= u128::from(GATE_WAIT_MAX_MS));
-    wait.map(|wait| wait.0).ok_or_else(|| {
-        let detail = format!("expected a duration up to {}s such as 10s", GATE_WAIT_MAX_MS / 1000);
+    let wait = Span::parse(text).map(|wait| wait.0).or_else(|| read_seconds(text));
+    wait.filter(|wait| wait.as_millis() <= u128::from(GATE_WAIT_MAX_MS)).ok_or_else(|| {
+        let detail = format!("expected a duration up to {}s such as 10s or 0.5s", GATE_WAIT_MAX_MS / 1000);
         Problem::invalid("duration_invalid", "wait", detail)
     })
+}
+
+/// `1.2s`, as answers tell how long somebody waited: to the millisecond.
+fn read_seconds(text: &str) -> Option<Duration> {
+    let (seconds, rest) = text.strip_suffix('s')?.split_once('.')?;
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(seconds) || !is_digits(rest) || rest.len() > 3 {
+        return None;
+    }
+    let ms: u64 = format!("{rest:0<3}").parse().ok()?;
+    Some(Duration::from_millis(seconds.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(ms)?))
 }
 
 /// A refusal that says when to come back.
@@ -125,7 +136,7 @@ pub(super) async fn penalize(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    caller.must_publish()?;
+    caller.must_pass("pause a gate")?;
     let (body, _room) = read_body(&headers, body, &app.pipeline.ingest).await?;
     let entry = app.gate(&caller, &name)?;
     let (now, wall) = (app.parts.clock.now(), app.parts.clock.wall());
@@ -246,27 +257,51 @@ fn seconds_text(duration: Duration) -> String {
     format!("{}s", (duration.as_secs_f64() * 1000.0).round() / 1000.0)
 }
 
+/// Who says how long to wait at a gate.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    /// Whoever asks.
+    Asked,
+    /// The server, always the same.
+    Fixed,
+}
+
+/// Why there was no token, for whoever asked.
+fn refusal(refused: Refused, patience: Patience) -> Problem {
+    match refused {
+        Refused::Unknown => Problem::not_found("gate"),
+        Refused::Stopping => Problem::unavailable("overloaded", "the server is on its way out; ask again"),
+        Refused::Full(retry_in) => {
+            let detail = format!(
+                "{GATE_CLIENTS_MAX} clients wait at this gate already: come back after `retry-after` seconds, when they \
+                 may have passed"
+            );
+            later("gate_full", detail, retry_in)
+        }
+        Refused::Late(retry_in) => {
+            let or_longer = match patience {
+                Patience::Asked => ", or wait longer",
+                Patience::Fixed => "",
+            };
+            let detail = format!("no token came in time: come back after `retry-after` seconds{or_longer}");
+            later("gate_busy", detail, retry_in)
+        }
+    }
+}
+
 impl App {
-    /// Takes a token of a gate, in line with all others; says how long that took.
-    pub(super) async fn acquire(&self, entry: &GateEntry, wait: Duration) -> Result<Duration, Problem> {
+    /// Takes a token of a gate, in line with all others; says how long that took. `patience` is whose it is to wait longer.
+    pub(super) async fn acquire(
+        &self,
+        entry: &GateEntry,
+        wait: Duration,
+        patience: Patience,
+    ) -> Result<Duration, Problem> {
         // What was answered anywhere before holds for this token.
         if self.pipeline.desk.is_behind(&self.parts.rosters.current()) {
             self.pipeline.reconfigured(&self.parts.rosters);
         }
-        self.pipeline.desk.acquire(entry.no, wait).await.map_err(|refused| match refused {
-            Refused::Unknown => Problem::not_found("gate"),
-            Refused::Stopping => {
-                Problem::unavailable("overloaded", "the server is on its way out; ask again")
-            }
-            Refused::Full => {
-                let detail = format!("{GATE_CLIENTS_MAX} clients wait at this gate already; come back later");
-                later("gate_full", detail, Duration::ZERO)
-            }
-            Refused::Late(retry_in) => {
-                let detail = "no token came in time: come back after `retry-after` seconds, or wait longer";
-                later("gate_busy", detail, retry_in)
-            }
-        })
+        self.pipeline.desk.acquire(entry.no, wait).await.map_err(|refused| refusal(refused, patience))
     }
 
     /// A project's gate, or 404.
@@ -283,5 +318,17 @@ impl App {
                 format!("there is no gate {name} in this project; make it with PUT /v1/gates/{name}");
             Problem::invalid("gate_unknown", "gate", detail)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_chooses_how_long_to_wait_is_told_to_wait_longer() {
+        let told = |patience| format!("{:?}", refusal(Refused::Late(Duration::from_secs(7)), patience));
+        assert!(told(Patience::Asked).contains("or wait longer"), "{}", told(Patience::Asked));
+        assert!(!told(Patience::Fixed).contains("wait longer"), "{}", told(Patience::Fixed));
     }
 }

@@ -26,6 +26,7 @@ use tidegate_core::verification::VerificationStatus;
 use tidegate_destinations::webhook;
 
 use super::auth::Caller;
+use super::gates::Patience;
 use super::problem::{Answer, Problem};
 use super::request::{Segment, read_body};
 use super::{App, json_answer};
@@ -69,7 +70,7 @@ pub(super) async fn test(
     let _place = app.samples.enter(endpoint.rule.no).ok_or_else(busy)?;
     if let Some(name) = &endpoint.definition().gate {
         // The receiver's limit holds for this request too.
-        app.acquire(&app.gate(&caller, name)?, GATE_PATIENCE).await?;
+        app.acquire(&app.gate(&caller, name)?, GATE_PATIENCE, Patience::Fixed).await?;
     }
     let prober = Prober::new(&app.parts);
     let id = prober.id("test_");

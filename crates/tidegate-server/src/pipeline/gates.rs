@@ -28,8 +28,8 @@ const ASK_PATIENCE: Duration = Duration::from_millis(250);
 pub enum Refused {
     /// There is no such gate.
     Unknown,
-    /// Too many wait already.
-    Full,
+    /// Too many wait already; they take so long.
+    Full(Duration),
     /// It has waited for as long as it wanted to; there may be one after this.
     Late(Duration),
     /// The process is on its way out.
@@ -75,7 +75,7 @@ impl Desk {
             let mut schedule = self.lock();
             let ticket = schedule.queue_client(gate, began).map_err(|turnaway| match turnaway {
                 Turnaway::Unknown => Refused::Unknown,
-                Turnaway::Full => Refused::Full,
+                Turnaway::Full => Refused::Full(schedule.line_pressure(gate, began)),
             })?;
             self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, sender);
             schedule.serve_clients(gate, began);

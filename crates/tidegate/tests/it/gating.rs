@@ -72,7 +72,10 @@ fn a_client_waits_no_longer_than_it_wants() {
     refused.problem(429, "gate_busy");
     let retry: u64 = refused.header("retry-after").expect("when to come back").parse().expect("a number");
     assert!((3_500..=3_600).contains(&retry), "{retry}");
-    acquire("?wait=61s").problem(422, "duration_invalid");
+    acquire("?wait=0.05s").problem(429, "gate_busy");
+    for wait in ["61s", "60.001s", "0.0001s", "0.5m", ".5s", "1.s"] {
+        acquire(&format!("?wait={wait}")).problem(422, "duration_invalid");
+    }
     acquire("?wait=soon").problem(422, "duration_invalid");
     client.post("/v1/gates/other/acquire", &Value::Null).problem(404, "not_found");
 
@@ -85,6 +88,26 @@ fn a_client_waits_no_longer_than_it_wants() {
     set(&admin, "10/s", 1);
     let granted = waiting.join().expect("a token");
     assert!(granted["granted_at"].is_string() && granted["waited"] != "0s", "{granted}");
+}
+
+#[test]
+fn what_is_wrong_with_a_wish_at_a_gate_is_named() {
+    let server = Server::start();
+    let admin = server.admin();
+    set(&admin, "1/h", 1);
+    let made = admin.post("/v1/keys", &json!({ "role": "viewer" })).expect(201);
+    let viewer = admin.with_key(made["key"].as_str().expect("a key"));
+    for (verb, what) in [("acquire", "take a token"), ("penalize", "pause a gate")] {
+        let refused = viewer.post(&format!("{GATE}/{verb}"), &Value::Null).problem(403, "role_insufficient");
+        assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains(what)), "{refused}");
+    }
+    for (body, code, field) in [
+        (json!({ "for": "x" }), "duration_invalid", "for"),
+        (json!({ "until": "soon" }), "field_time", "until"),
+    ] {
+        let refused = admin.post(&format!("{GATE}/penalize"), &body).problem(422, code);
+        assert_eq!(refused["field"], field);
+    }
 }
 
 #[test]

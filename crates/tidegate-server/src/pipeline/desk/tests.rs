@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use tidegate_core::gate::Flow;
 use tidegate_core::lease::BEAT_TTL;
+use tidegate_core::limits::GATE_CLIENTS_MAX;
 use tidegate_core::schedule::Terms;
 use tidegate_core::schedule::breaker::BreakerTerms;
 use tidegate_core::subscriber::Rate;
 
 use super::*;
+use crate::pipeline::gates::Refused;
 
 const START: Timestamp = Timestamp::from_ms(1_000_000);
 
@@ -109,4 +111,18 @@ async fn a_probe_of_a_former_life_that_comes_late_gives_back_what_waits_here() {
     // The one that waits is not the one that ended, but nobody can tell: another probe will come.
     assert_eq!((next.is_none(), released), (true, vec![4, 2]));
     assert_eq!((desk.in_flight(), desk.load().queued), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_a_full_line_is_told_how_long_it_takes() {
+    let (clock, _, desk) = desk();
+    let gates = BTreeMap::from([(7, Flow::from(Rate::parse("100/s").unwrap()))]);
+    {
+        let mut schedule = desk.lock();
+        schedule.set_gates(&gates, clock.now());
+        (0..GATE_CLIENTS_MAX).for_each(|_| assert!(schedule.queue_client(7, clock.now()).is_ok()));
+    }
+    let refused = desk.acquire(7, Duration::from_secs(60)).await;
+    let Err(Refused::Full(wait)) = refused else { panic!("{refused:?}") };
+    assert!((Duration::from_secs(8)..=Duration::from_secs(10)).contains(&wait), "{wait:?}");
 }
