@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate_core::attempt::{ErrorClass, ResponseHead};
+use tidegate_core::delivery::Status;
 use tidegate_core::id::{DeliveryNo, SubscriberNo};
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Answer, Failure, Outbound};
@@ -276,7 +277,11 @@ fn check_timing(history: &mut History, subscriber: SubscriberNo, body: &Value, d
             });
             // A jump reaches processes that share a store one after the other.
             let is_moved = history.apart_ms > 0 && !history.jumps.is_empty();
-            !is_moved && joined.any(|now| now < closed && now + ms > closed + history.apart_ms)
+            // What a backfill brings joins later than it came, and what came after the end joins what waits.
+            let is_past = history.subs[&subscriber].backfill.is_some();
+            let apart_ms = history.apart_ms;
+            let mut is_early = |now: i64| now + apart_ms < closed && now + ms > closed + apart_ms;
+            !is_moved && !is_past && joined.any(&mut is_early)
         }
         ("max_wait", Mode::Quiet(_, most)) => closed - opened < most,
         _ => false,
@@ -333,6 +338,7 @@ fn everyone_is_in_one(
     let carries =
         |row: &&DeliveryRow| !row.replay && row.subscriber == subscriber && row.events.contains(&key.2);
     let kept: Vec<&DeliveryRow> = rows.values().filter(carries).collect();
+    let is_in_one = !kept.is_empty();
     if kept.len() > 1 {
         found.push(format!("P6 event {} is in {} deliveries to {subscriber}", key.2, kept.len()));
     }
@@ -342,14 +348,22 @@ fn everyone_is_in_one(
     if carriers.len() > 1 {
         found.push(format!("P6 event {} was sent to {subscriber} by {carriers:?}", key.2));
     }
-    let is_owed = kept.first().is_some_and(|row| !history.endings.is_unsent(row, found));
-    if !is_owed && !carriers.is_empty() {
+    let kept = kept.first().filter(|row| !history.endings.is_unsent(row, found));
+    if kept.is_none() && !carriers.is_empty() {
         found.push(format!("P6 event {} was sent to {subscriber} though it was cancelled", key.2));
     }
+    let is_owed = kept.is_some_and(|row| !has_run_out(history, row));
     if is_owed && !own.into_iter().any(|sent| sent.has_arrived && sent.events.contains(key)) {
         found.push(format!("P2 event {} never reached {subscriber}, which folds", key.2));
     }
-    !kept.is_empty()
+    is_in_one
+}
+
+/// Whether all attempts of its schedule were made and failed, which it shows.
+fn has_run_out(history: &History, row: &DeliveryRow) -> bool {
+    let specs = &history.subs[&row.subscriber].specs;
+    let least = specs.iter().map(|(_, spec)| spec.retries_ms.len() as u32).min().unwrap_or(0);
+    row.status == Status::Exhausted && row.attempts > least
 }
 
 fn bodies_never_change(history: &History, found: &mut Vec<String>) {

@@ -33,6 +33,8 @@ pub(super) struct Process {
     has_left: Arc<AtomicBool>,
     /// It is not driven before.
     wakes_at: Option<i64>,
+    /// Since when it hears what the store's clock shows, as far as is planned.
+    heard_since: i64,
 }
 
 impl Process {
@@ -73,6 +75,7 @@ impl Process {
             is_leaving: false,
             has_left: Arc::default(),
             wakes_at: None,
+            heard_since: t,
         }
     }
 
@@ -95,17 +98,20 @@ impl Process {
     /// Nothing of it runs until `t`.
     pub(super) fn sleep(&mut self, t: i64) {
         self.wakes_at = Some(t);
+        self.heard_since = self.heard_since.max(t);
     }
 
     /// It reaches neither the store nor the others until `t`.
-    pub(super) fn cut(&self, t: i64) {
+    pub(super) fn cut(&mut self, t: i64) {
         self.life.cut(t);
+        self.heard_since = self.heard_since.max(t);
     }
 
     /// Whatever was done to it is over at `t`.
     pub(super) fn recover(&mut self, t: i64) {
         self.life.cut(t);
         self.wakes_at = self.wakes_at.map(|at| at.min(t));
+        self.heard_since = self.heard_since.min(t);
     }
 
     /// Stops in good order; it has left some time after.
@@ -151,6 +157,11 @@ impl Process {
     /// Asks something that takes no time.
     pub(super) fn block_on<T>(&self, asked: impl Future<Output = T>) -> T {
         self.runtime.block_on(asked)
+    }
+
+    /// Since when it hears the store.
+    pub(super) fn heard_since(&self) -> i64 {
+        self.heard_since
     }
 
     /// What its clock shows.
