@@ -194,6 +194,10 @@ async fn first_come_first_served(fixture: &dyn Fixture) {
     const EACH: i64 = 6;
     let replicas = join(fixture).await;
     let (bucket, flow) = (bucket("served"), Flow::from(rate("20/s")));
+    // Whoever asks for the first time has to connect, which may take longer than a token.
+    for replica in &replicas {
+        look(replica, &bucket, flow).await;
+    }
     replicas[0].take(&bucket, flow, flow.burst()).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut lines = tokio::task::JoinSet::new();

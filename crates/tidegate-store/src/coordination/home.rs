@@ -5,6 +5,9 @@
 //! that they are there from now on, and renews the mark while it has to. Nobody takes from Redis by a look at the mark that
 //! is older than [`FRESH`]; nobody takes from PostgreSQL before the mark is older than that. A bucket that moves arrives
 //! empty, so that moving costs a moment and not a burst.
+//!
+//! The mark also tells which Redis it is. Whoever has another one, or none, can not take part there: it marks as well, and for as
+//! long as replicas differ the buckets stay in PostgreSQL.
 
 use std::time::Duration;
 
@@ -29,13 +32,15 @@ pub(super) struct Mark {
     pub(super) since_us: i64,
     /// Until when they stay, unless it is renewed.
     pub(super) until_us: i64,
+    /// The Redis where they are otherwise, 0 if nobody has one.
+    pub(super) redis: i64,
 }
 
 /// Where to take tokens from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
-    /// There, for this long.
-    Redis { settled_us: i64 },
+    /// There.
+    Redis,
     /// There, since then by its clock.
     Postgres { since_us: i64 },
     /// On the way: nobody takes anything for this long.
@@ -51,14 +56,22 @@ impl Mark {
     /// Where the buckets are, by this mark.
     pub(super) fn home(&self, now: Instant) -> Home {
         let now_us = self.seen_us.saturating_add(us(self.age(now)));
-        let ready_us = self.since_us.saturating_add(us(QUIET));
-        if now_us >= self.until_us {
-            Home::Redis { settled_us: now_us - self.until_us }
-        } else if now_us < ready_us {
-            Home::Nowhere(duration(ready_us - now_us))
+        let arrived_us = self.since_us.saturating_add(us(QUIET));
+        let left_us = self.until_us.saturating_add(us(QUIET));
+        if now_us >= left_us {
+            Home::Redis
+        } else if now_us >= self.until_us {
+            Home::Nowhere(duration(left_us - now_us))
+        } else if now_us < arrived_us {
+            Home::Nowhere(duration(arrived_us - now_us))
         } else {
             Home::Postgres { since_us: self.since_us }
         }
+    }
+
+    /// What is kept in Redis while the buckets are there: another word each time they come back.
+    pub(super) fn stay(&self) -> String {
+        format!("{}:{}", self.redis, self.since_us)
     }
 }
 
@@ -71,7 +84,13 @@ mod tests {
 
     fn mark(seen_after: Duration) -> Mark {
         let until_us = MOVED_US + us(HOLDS);
-        Mark { seen: timer::now(), seen_us: MOVED_US + us(seen_after), since_us: MOVED_US, until_us }
+        Mark {
+            seen: timer::now(),
+            seen_us: MOVED_US + us(seen_after),
+            since_us: MOVED_US,
+            until_us,
+            redis: 1,
+        }
     }
 
     #[test]
@@ -82,16 +101,20 @@ mod tests {
         assert_eq!(at(1_499), Home::Nowhere(Duration::from_millis(1)));
         assert_eq!(at(1_500), Home::Postgres { since_us: MOVED_US });
         assert_eq!(at(4_999), Home::Postgres { since_us: MOVED_US });
-        assert_eq!(at(5_002), Home::Redis { settled_us: 2_000 });
+        assert_eq!(at(5_000), Home::Nowhere(QUIET));
+        assert_eq!(at(6_500), Home::Redis);
     }
 
     #[test]
     fn no_two_replicas_take_from_both() {
         // One looked just before the buckets moved and goes by that for as long as it may, with a slow answer at the end.
-        let looked = Mark { seen: timer::now(), seen_us: MOVED_US - 1, since_us: 0, until_us: 0 };
+        let looked = Mark { seen: timer::now(), seen_us: MOVED_US - 1, since_us: 0, until_us: 0, redis: 1 };
         let last = looked.seen + FRESH + super::super::redis::ANSWER_TIMEOUT;
-        assert!(matches!(looked.home(last), Home::Redis { .. }));
+        assert_eq!(looked.home(last), Home::Redis);
         let moved = mark(Duration::ZERO);
         assert!(matches!(moved.home(moved.seen + (last - looked.seen)), Home::Nowhere(_)));
+        // One takes from PostgreSQL until the last moment, with a slow answer as well.
+        let last = moved.seen + HOLDS + super::super::tokens::ANSWER_TIMEOUT;
+        assert!(matches!(moved.home(last), Home::Nowhere(_)));
     }
 }

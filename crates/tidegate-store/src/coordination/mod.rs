@@ -15,6 +15,7 @@ mod mailbox;
 mod news;
 mod postgres;
 mod redis;
+mod scripts;
 pub(crate) mod timer;
 mod tokens;
 
@@ -67,6 +68,7 @@ pub trait Coordination: Send + Sync + 'static {
 
     /// What has gone through it so far.
     fn tally(&self) -> Tally;
+
     /// Whether Redis answers; nothing where there is none.
     fn is_connected_to_redis(&self) -> Option<bool> {
         None

@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Client, Statement};
 
-use super::home::Mark;
+use super::home::{self, Home, Mark};
 use super::mailbox::Mailbox;
 use super::timer::{self, Backoff};
-use super::tokens::{ANSWER_TIMEOUT, Tokens, Wish};
+use super::tokens::{ANSWER_TIMEOUT, Moving, Tokens, Wish};
 use super::{BucketKey, Coordination, Grant, News, Tally};
 use crate::postgres::connect::{Target, failed};
 use crate::{Error, Result};
@@ -50,6 +50,8 @@ struct Shared {
     tokens: tokio::sync::Mutex<Option<Arc<Tokens>>>,
     /// Not to be tried before.
     tokens_again: Mutex<Option<Instant>>,
+    /// Whether others have a Redis.
+    mark: tokio::sync::Mutex<Option<Mark>>,
     sent: AtomicU64,
     heard: AtomicU64,
     gaps: AtomicU64,
@@ -65,6 +67,7 @@ impl Postgres {
             outbox: Mailbox::default(),
             tokens: tokio::sync::Mutex::default(),
             tokens_again: Mutex::default(),
+            mark: tokio::sync::Mutex::default(),
             sent: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
@@ -84,9 +87,29 @@ impl Postgres {
         self.asking(Tokens::look).await
     }
 
-    /// Moves the buckets here, or lets them stay; `None` when PostgreSQL can not be asked.
-    pub(super) async fn mark(&self) -> Option<Mark> {
-        self.asking(Tokens::mark).await
+    /// Moves the buckets here, or lets them stay, and says which Redis is theirs otherwise (0: as before); `None` when PostgreSQL
+    /// can not be asked.
+    pub(super) async fn mark(&self, redis: i64) -> Option<Mark> {
+        self.asking(async |tokens| tokens.mark(redis).await).await
+    }
+
+    /// The buckets that are not as new; `None` when PostgreSQL can not be asked.
+    pub(super) async fn basins(&self) -> Option<Vec<Moving>> {
+        self.asking(Tokens::basins).await
+    }
+
+    /// Takes from a bucket, which is here: also if others have a Redis, for this one has none.
+    async fn ask_here(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
+        let Some(mark) = self.shared.fresh_mark(self).await else { return Grant::nothing_for(TOKENS_RETRY) };
+        if mark.redis == 0 {
+            return self.ask_since(bucket, flow, wish, 0).await;
+        }
+        match mark.home(timer::now()) {
+            Home::Postgres { since_us } => self.ask_since(bucket, flow, wish, since_us).await,
+            Home::Nowhere(wait) => Grant::nothing_for(wait),
+            // The mark ran out while it was waited for.
+            Home::Redis => Grant::nothing_for(TOKENS_RETRY),
+        }
     }
 
     /// What is heard without waiting.
@@ -130,7 +153,7 @@ impl Coordination for Postgres {
         since: Option<Timestamp>,
     ) -> Grant {
         let me = self.shared.me.cast_signed();
-        self.ask_since(bucket, flow, Wish::tokens(wanted, since, me), 0).await
+        self.ask_here(bucket, flow, Wish::tokens(wanted, since, me)).await
     }
 
     async fn penalize(&self, bucket: &BucketKey, flow: Flow, lasts: Duration) {
@@ -177,6 +200,26 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// A look at where the buckets are that is young enough to go by. If others have a Redis, they are moved here.
+    async fn fresh_mark(&self, postgres: &Postgres) -> Option<Mark> {
+        let mut kept = self.mark.lock().await;
+        if let Some(mark) = kept.filter(|mark| mark.age(timer::now()) < home::FRESH) {
+            return Some(mark);
+        }
+        let was_alone = kept.is_none_or(|mark| mark.redis == 0);
+        *kept = postgres.look().await;
+        if kept.is_some_and(|mark| mark.redis != 0) {
+            if was_alone {
+                tracing::warn!(
+                    "a process of this installation keeps rates in Redis and this one has none: PostgreSQL keeps them \
+                     for all; name the same Redis in all processes, or in none"
+                );
+            }
+            *kept = postgres.mark(0).await;
+        }
+        *kept
     }
 
     /// The session failed: whoever comes next opens another, a little later.

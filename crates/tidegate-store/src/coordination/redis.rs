@@ -1,9 +1,10 @@
 //! Coordination by Redis, on top of PostgreSQL, for those who have one.
 //!
 //! Redis carries the messages and keeps the buckets, by a script on its own clock, in keys that expire when they are full.
-//! It holds nothing that could not be lost: emptied, it costs a burst. Out of reach or too slow, it is left alone and tried
-//! again in the background; until then PostgreSQL carries the messages, and all replicas together take from its buckets
-//! ([`home`](super::home)). Who can not hear Redis assumes once a second that something was said.
+//! It holds nothing that could not be lost: emptied, it costs a burst, and pauses are brought back from PostgreSQL, which keeps
+//! them as well. Out of reach or too slow, it is left alone and tried again in the background; until then PostgreSQL carries the
+//! messages, and all replicas together take from its buckets ([`home`](super::home)); so they do while replicas have different
+//! servers. Who can not hear Redis assumes once a second that something was said.
 //!
 //! One connection does all: it speaks RESP3, in which messages come between answers, so Redis must be 6 or newer. A
 //! Redis Cluster is not understood.
@@ -15,9 +16,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
-    RedisResult, Script, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, RedisResult, Script, TlsCertificates, Value,
 };
+use ring::digest;
 use tidegate_core::gate::{ASTRAY_US, Basin, Flow, Front, Given, PENALTY_MAX_US, Reservoir, STEP_US, TOKEN};
 use tidegate_core::time::Timestamp;
 use tokio::sync::Notify;
@@ -27,8 +29,9 @@ use url::Url;
 use super::home::{self, Home, Mark};
 use super::mailbox::Mailbox;
 use super::postgres::SPACING;
+use super::scripts::{ASK, MOVE_IN};
 use super::timer::{self, Backoff};
-use super::tokens::Wish;
+use super::tokens::{Moving, Wish};
 use super::{BucketKey, Coordination, Grant, News, Postgres, Tally};
 use crate::{Error, Result};
 
@@ -38,61 +41,10 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who hears nothing assumes that there was something.
 const DEAF_EVERY: Duration = Duration::from_secs(1);
-
-/// The twin of `Basin`: brings a bucket up to now, takes what there is unless somebody else is next, and closes it for a while or
-/// opens it if that is the wish. What it is given: how it fills and how much it holds, how many are wanted, for how long it is to be
-/// closed (below 0 to open it), how long ago it was empty; which replica asks, when the first in its line became ready, and how long it has patience with
-/// others; then what is the same for all. It says -1 to whoever steps back. A key outlives its bucket by as long as somebody
-/// could be waited for.
-const ASK: &str = r"
-local drops, depth, wanted, penalty, settled = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local who, ready, patience = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local token, step, longest, astray = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local function filled(x) return math.max(0, x, 2 * x - step, 4 * x - 5 * step, 8 * x - 17 * step) end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local level, at, til, front, since, awaited = depth, now, 0, '0', 0, 0
-local kept = redis.call('GET', KEYS[1])
-if kept then
-    local a, b, c, d, e, f = string.match(kept, '^(%d+) (%d+) (%d+) (%-?%d+) (%-?%d+) (%d+)$')
-    if a then level, at, til, front, since, awaited = tonumber(a), tonumber(b), tonumber(c), d, tonumber(e), tonumber(f) end
-end
-if at - now > astray then til = math.max(0, til - (at - now)); at = now end
-now = math.max(now, at)
-til = math.min(til, now + longest)
-local shut = math.min(now, til)
-if shut > at then level = math.min(level + (shut - at) * drops * 8, token) end
-local past = math.min(at - til, 3 * step)
-level = math.min(level + (filled(past + now - at) - filled(past)) * drops, depth, settled * drops * 8)
-local there = 0
-if now >= til then there = math.min(wanted, math.floor(level / token)) end
-local waited = math.min(awaited, now)
-local is_other = front ~= '0' and front ~= who
-local is_before = ready < since or (ready == since and who < front)
-local is_behind = is_other and not is_before and not (waited > 0 and now - waited >= patience)
-local granted, is_changed = there, penalty ~= 0 or there > 0
-if who ~= '0' and is_behind and there > 0 then
-    granted, there, is_changed = -1, 0, true
-    awaited = waited > 0 and waited or now
-elseif who ~= '0' then
-    local is_next
-    if wanted == 0 then is_next = is_other
-    elseif there == 0 then is_next = is_behind and awaited == 0
-    else is_next = there == wanted and is_other and is_before end
-    if not is_next then
-        is_changed = true
-        front, since, awaited = who, ready, there > 0 and now or 0
-        if there == wanted then front = '0' end
-    end
-end
-level = level - there * token
-if penalty > 0 then til = math.max(til, now + penalty) elseif penalty < 0 then til = math.min(til, now) end
-local full = math.max(0, til + 3 * step - now) + (depth - level) / (drops * 8)
-if is_changed then
-    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f %s %.0f %.0f', level, now, til, front, since, awaited), 'PX', math.ceil((full + 2 * patience) / 1000) + 1)
-end
-return {granted, level, now, til, front ~= '0' and 1 or 0, since}
-";
+/// The key that says since when the buckets are here.
+const HOME: &str = "home";
+/// What a bucket answers that is not here.
+const ELSEWHERE: i64 = -2;
 
 /// One replica's end.
 pub struct Redis {
@@ -107,6 +59,7 @@ struct Shared {
     /// Of every key and of the channel.
     prefix: String,
     ask: Script,
+    move_in: Script,
     /// The connection, while it works.
     link: Mutex<Option<Link>>,
     connections: AtomicU64,
@@ -128,6 +81,8 @@ struct Shared {
 struct Link {
     no: u64,
     connection: MultiplexedConnection,
+    /// Which Redis it leads to, never 0.
+    identity: i64,
 }
 
 impl Redis {
@@ -139,6 +94,7 @@ impl Redis {
             me,
             prefix: format!("tidegate:{prefix}:"),
             ask: Script::new(ASK),
+            move_in: Script::new(MOVE_IN),
             link: Mutex::default(),
             connections: AtomicU64::new(0),
             lost: Notify::new(),
@@ -162,7 +118,7 @@ impl Redis {
     async fn ask(&self, bucket: &BucketKey, flow: Flow, wish: Wish) -> Grant {
         self.shared.takes.store(true, Ordering::Relaxed);
         let link = self.shared.link();
-        let Some(mark) = self.shared.fresh_mark(&self.postgres, link.is_some()).await else {
+        let Some(mark) = self.shared.fresh_mark(&self.postgres, link.as_ref()).await else {
             // Where the buckets are is not known while PostgreSQL can not be asked.
             return Grant::nothing_for(home::FRESH);
         };
@@ -172,19 +128,37 @@ impl Redis {
                 self.shared.fallbacks.fetch_add(1, Ordering::Relaxed);
                 self.postgres.ask_since(bucket, flow, wish, since_us).await
             }
-            (Home::Redis { settled_us }, Some(mut link)) => {
-                match self.shared.ask(&mut link, bucket, flow, wish, settled_us).await {
-                    Ok(grant) => grant,
-                    Err(error) => {
-                        self.shared.give_up(link.no, &error.to_string());
-                        self.shared.move_buckets(&self.postgres).await;
-                        Grant::nothing_for(home::QUIET)
-                    }
+            (Home::Redis, Some(mut link)) => match self.ask_redis(&mut link, &mark, bucket, flow, wish).await
+            {
+                Ok(grant) => grant,
+                Err(error) => {
+                    self.shared.give_up(link.no, &error.to_string());
+                    self.shared.move_buckets(&self.postgres).await;
+                    Grant::nothing_for(home::QUIET)
                 }
-            }
+            },
             // The mark ran out while it was waited for.
-            (Home::Redis { .. }, None) => Grant::nothing_for(ANSWER_TIMEOUT),
+            (Home::Redis, None) => Grant::nothing_for(ANSWER_TIMEOUT),
         }
+    }
+
+    /// Asks a bucket in Redis; moves the buckets in first, if nobody has since they came back or Redis has been emptied.
+    async fn ask_redis(
+        &self,
+        link: &mut Link,
+        mark: &Mark,
+        bucket: &BucketKey,
+        flow: Flow,
+        wish: Wish,
+    ) -> RedisResult<Grant> {
+        let stay = mark.stay();
+        if let Some(grant) = self.shared.ask(link, &stay, bucket, flow, wish).await? {
+            return Ok(grant);
+        }
+        let Some(basins) = self.postgres.basins().await else { return Ok(Grant::nothing_for(home::FRESH)) };
+        self.shared.move_in(link, &stay, &basins).await?;
+        let grant = self.shared.ask(link, &stay, bucket, flow, wish).await?;
+        Ok(grant.unwrap_or(Grant::nothing_for(ANSWER_TIMEOUT)))
     }
 
     /// Whether Redis answers.
@@ -283,48 +257,81 @@ impl Shared {
         }
     }
 
-    /// A look at where the buckets are that is young enough to go by. Whoever can not reach Redis moves them.
-    async fn fresh_mark(&self, postgres: &Postgres, is_connected: bool) -> Option<Mark> {
+    /// A look at where the buckets are that is young enough to go by. Whoever can not reach Redis, or reaches another one than
+    /// the others, moves them.
+    async fn fresh_mark(&self, postgres: &Postgres, link: Option<&Link>) -> Option<Mark> {
         let mut kept = self.mark.lock().await;
         let now = timer::now();
-        if let Some(mark) = kept.filter(|mark| mark.age(now) < home::FRESH)
-            && (is_connected || !matches!(mark.home(now), Home::Redis { .. }))
-        {
+        let is_right = |mark: &Mark| match link {
+            Some(link) => mark.redis == link.identity,
+            None => mark.home(now) != Home::Redis,
+        };
+        if let Some(mark) = kept.filter(|mark| mark.age(now) < home::FRESH && is_right(mark)) {
             return Some(mark);
         }
-        *kept = if is_connected { postgres.look().await } else { postgres.mark().await };
+        let Some(link) = link else {
+            *kept = postgres.mark(0).await;
+            return *kept;
+        };
+        let (before, seen) = (*kept, postgres.look().await?);
+        if !is_right(&seen) && before.is_some_and(|mark| mark.redis == link.identity) && seen.redis != 0 {
+            tracing::warn!(
+                "another process of this installation has another Redis: PostgreSQL keeps the rates for all; name the same \
+                 Redis in all processes"
+            );
+        }
+        *kept = if is_right(&seen) { Some(seen) } else { postgres.mark(link.identity).await };
         *kept
     }
 
+    /// `None` when the buckets are not there.
     async fn ask(
         &self,
         link: &mut Link,
+        stay: &str,
         bucket: &BucketKey,
         flow: Flow,
         wish: Wish,
-        settled_us: i64,
-    ) -> RedisResult<Grant> {
-        let key = format!("{}{}", self.prefix, bucket.as_str());
-        let mut asking = self.ask.key(key);
-        let settled_us = settled_us.clamp(0, flow.depth / flow.drops.max(1) + 1);
-        asking.arg(flow.drops).arg(flow.depth).arg(wish.wanted).arg(wish.penalty_us).arg(settled_us);
+    ) -> RedisResult<Option<Grant>> {
+        let mut asking = self.ask.key(self.key(bucket.as_str()));
+        asking.key(self.key(HOME));
+        asking.arg(flow.drops).arg(flow.depth).arg(wish.wanted).arg(wish.penalty_us);
         let (who, since_ms) = wish.who();
         asking.arg(who).arg(since_ms).arg(flow.patience_us());
-        asking.arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US);
+        asking.arg(TOKEN).arg(STEP_US).arg(PENALTY_MAX_US).arg(ASTRAY_US).arg(stay);
         let answer = asking.invoke_async::<(i64, i64, i64, i64, i64, i64)>(&mut link.connection).await?;
         let (granted, level, at_us, until_us, who, since_ms) = answer;
+        if granted == ELSEWHERE {
+            return Ok(None);
+        }
         let given = u32::try_from(granted).map_or(Given::Later, Given::Tokens);
         let front = Front { who, since_ms, awaited_us: 0 };
-        Ok(Grant::of(given, Basin { reservoir: Reservoir { level, at_us, until_us }, front }, flow))
+        Ok(Some(Grant::of(given, Basin { reservoir: Reservoir { level, at_us, until_us }, front }, flow)))
+    }
+
+    async fn move_in(&self, link: &mut Link, stay: &str, basins: &[Moving]) -> RedisResult<()> {
+        let mut moving = self.move_in.key(self.key(HOME));
+        moving.arg(stay);
+        for basin in basins {
+            moving.key(self.key(&basin.name));
+            moving.arg(basin.level).arg(basin.age_us).arg(basin.closed_us).arg(basin.lasts_us);
+        }
+        let moved: i64 = moving.invoke_async(&mut link.connection).await?;
+        tracing::debug!(moved, "the rates are kept in Redis");
+        Ok(())
     }
 
     /// Marks that the buckets are in PostgreSQL.
     async fn move_buckets(&self, postgres: &Postgres) {
-        *self.mark.lock().await = postgres.mark().await;
+        *self.mark.lock().await = postgres.mark(0).await;
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     fn channel(&self) -> String {
-        format!("{}news", self.prefix)
+        self.key("news")
     }
 
     fn receive(&self, no: u64, push: &PushInfo) {
@@ -389,10 +396,23 @@ async fn connect(shared: &Arc<Shared>) -> RedisResult<Link> {
         .set_push_sender(receive);
     let mut connection = shared.client.get_multiplexed_async_connection_with_config(&config).await?;
     connection.subscribe(shared.channel()).await?;
-    let mut link = Link { no, connection };
+    redis::cmd("SET").arg(shared.key("probe")).arg(1).arg("PX").arg(1).exec_async(&mut connection).await?;
+    let identity = identity(shared.client.get_connection_info(), &mut connection).await;
+    let mut link = Link { no, connection, identity };
     let (bucket, flow) = (BucketKey("probe".to_owned()), Flow { drops: TOKEN, depth: TOKEN });
-    shared.ask(&mut link, &bucket, flow, Wish::tokens(1, None, 0), 1).await?;
+    shared.ask(&mut link, "", &bucket, flow, Wish::tokens(0, None, 0)).await?;
     Ok(link)
+}
+
+/// Tells one Redis from another, by the number it has given itself; where it does not say, by its address. Databases of one
+/// server are different ones.
+async fn identity(info: &ConnectionInfo, connection: &mut MultiplexedConnection) -> i64 {
+    let said = redis::cmd("INFO").arg("server").query_async::<String>(connection).await.unwrap_or_default();
+    let number = said.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_owned);
+    let server = number.unwrap_or_else(|| info.addr().to_string());
+    let hash = digest::digest(&digest::SHA256, format!("{server}/{}", info.redis_settings().db()).as_bytes());
+    let half = i64::from_le_bytes(hash.as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"));
+    half | 1
 }
 
 /// Returns when the connection is lost.

@@ -27,6 +27,7 @@ pub(super) struct Tokens {
     begin: Statement,
     look: Statement,
     mark: Statement,
+    basins: Statement,
 }
 
 /// Instead of a penalty: the one that there is ends now.
@@ -80,8 +81,10 @@ const TABLES: &str = "
     CREATE UNLOGGED TABLE IF NOT EXISTS rate_home (
         one      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
         since_us BIGINT NOT NULL,
-        until_us BIGINT NOT NULL
-    );";
+        until_us BIGINT NOT NULL,
+        redis    BIGINT NOT NULL DEFAULT 0    -- which one, 0 for none
+    );
+    ALTER TABLE rate_home ADD COLUMN IF NOT EXISTS redis BIGINT NOT NULL DEFAULT 0;";
 
 /// A full bucket is as good as none.
 const FORGET: &str =
@@ -142,18 +145,40 @@ const BEGIN: &str =
     VALUES ($1, 0, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
 
 const LOOK: &str = "
-    SELECT now_us, coalesce(since_us, 0), coalesce(until_us, 0)
+    SELECT now_us, coalesce(since_us, 0), coalesce(until_us, 0), coalesce(redis, 0)
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock
     LEFT JOIN rate_home ON one";
 
-/// Moves the buckets here, or lets them stay for longer.
+/// Moves the buckets here, or lets them stay for longer; and says which Redis they go back to, 0 to leave that as it is. Where
+/// nobody had one they have always been here, and those who still have none only need time to look.
 const MARK: &str = "
-    INSERT INTO rate_home AS home (since_us, until_us)
-    SELECT now_us, now_us + $1 FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock
-    ON CONFLICT (one) DO UPDATE SET
-        since_us = CASE WHEN home.until_us < EXCLUDED.since_us THEN EXCLUDED.since_us ELSE home.since_us END,
-        until_us = greatest(home.until_us, EXCLUDED.until_us)
-    RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, since_us, until_us";
+    INSERT INTO rate_home AS home (since_us, until_us, redis)
+    SELECT 0, now_us + CASE WHEN $3::bigint = 0 THEN $1::bigint ELSE $2::bigint END, $3
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock
+    ON CONFLICT (one) DO UPDATE SET (since_us, until_us, redis) = (
+        SELECT CASE WHEN home.redis = 0 OR home.until_us >= now_us THEN home.since_us ELSE now_us END,
+               greatest(home.until_us, now_us + CASE WHEN home.redis = 0 AND $3 <> 0 THEN $2 ELSE $1 END),
+               CASE WHEN $3 = 0 THEN home.redis ELSE $3 END
+        FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock)
+    RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, since_us, until_us, redis";
+
+/// Buckets that are not full, those that take longest first; and all that were closed, for Redis may remember that they were.
+const BASINS: &str = "
+    SELECT name, level, now_us - at_us, until_us - now_us, full_us - now_us
+    FROM basins, (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock
+    WHERE full_us > now_us OR until_us > 0 ORDER BY full_us DESC LIMIT $1";
+
+/// How many buckets move with what they hold; the others are full where they arrive, which costs a burst of each.
+const MOVING_MAX: i64 = 20_000;
+
+/// A bucket on its way to Redis. Times are microseconds: since its level was that, until it opens, until it is full.
+pub(super) struct Moving {
+    pub(super) name: String,
+    pub(super) level: i64,
+    pub(super) age_us: i64,
+    pub(super) closed_us: i64,
+    pub(super) lasts_us: i64,
+}
 
 impl Tokens {
     pub(super) async fn open(target: &Target) -> Result<Self> {
@@ -169,7 +194,8 @@ impl Tokens {
         let begin = client.prepare(BEGIN).await.map_err(failed)?;
         let look = client.prepare(LOOK).await.map_err(failed)?;
         let mark = client.prepare(MARK).await.map_err(failed)?;
-        Ok(Self { session, ask, begin, look, mark })
+        let basins = client.prepare(BASINS).await.map_err(failed)?;
+        Ok(Self { session, ask, begin, look, mark, basins })
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -217,23 +243,37 @@ impl Tokens {
         Ok(seen(asked, &row))
     }
 
-    /// Says that they are here.
-    pub(super) async fn mark(&self) -> Result<Mark> {
+    /// Says that they are here, and which Redis is theirs otherwise; 0 to leave that as it is.
+    pub(super) async fn mark(&self, redis: i64) -> Result<Mark> {
         let asked = timer::now();
-        let holds_us = timer::us(home::HOLDS);
-        let row = within(self.session.client.query_one(&self.mark, &[&holds_us])).await?;
+        let (holds_us, quiet_us) = (timer::us(home::HOLDS), timer::us(home::QUIET));
+        let row = within(self.session.client.query_one(&self.mark, &[&holds_us, &quiet_us, &redis])).await?;
         Ok(seen(asked, &row))
+    }
+
+    /// The buckets that are not as new.
+    pub(super) async fn basins(&self) -> Result<Vec<Moving>> {
+        let rows = within(self.session.client.query(&self.basins, &[&MOVING_MAX])).await?;
+        let moving = |row: &tokio_postgres::Row| Moving {
+            name: row.get(0),
+            level: row.get(1),
+            age_us: row.get::<_, i64>(2).max(0),
+            closed_us: row.get(3),
+            lasts_us: row.get::<_, i64>(4).max(0),
+        };
+        Ok(rows.iter().map(moving).collect())
     }
 }
 
 /// Its own clock is read when the question was asked: what is known is rather older than younger.
 fn seen(asked: tokio::time::Instant, row: &tokio_postgres::Row) -> Mark {
-    Mark { seen: asked, seen_us: row.get(0), since_us: row.get(1), until_us: row.get(2) }
+    Mark { seen: asked, seen_us: row.get(0), since_us: row.get(1), until_us: row.get(2), redis: row.get(3) }
 }
 
 async fn make(session: &Session, target: &Target) -> Result<()> {
     let client = &session.client;
-    let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.basins') IS NOT NULL";
+    let there = "SELECT to_regnamespace($1) IS NOT NULL, EXISTS (SELECT 1 FROM pg_attribute
+        WHERE attrelid = to_regclass($1 || '.rate_home') AND attname = 'redis')";
     let row = client.query_one(there, &[&target.schema()]).await.map_err(failed)?;
     let (has_schema, has_tables): (bool, bool) = (row.get(0), row.get(1));
     if has_tables {

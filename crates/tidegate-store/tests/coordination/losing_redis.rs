@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_core::gate::Flow;
 use tidegate_core::subscriber::Rate;
-use tidegate_store::coordination::{BucketKey, Coordination, News, Redis};
+use tidegate_store::coordination::{BucketKey, Coordination, News, Postgres, Redis};
 
 use super::proxy::{Proxy, Way};
 use super::servers::{self, Database, RedisServer};
@@ -65,9 +66,8 @@ async fn a_rate_holds_when_one_of_two_loses_redis() {
     let scene = scene().await;
     let rate = Rate::parse("100/s").expect("a rate");
     let began = now();
-    let takers: Vec<_> = [&scene.cut_off, &scene.other]
-        .map(|replica| tokio::spawn(take_until(Arc::clone(replica), rate, Duration::from_secs(9))))
-        .into();
+    let both: [Arc<dyn Coordination>; 2] = [scene.cut_off.clone(), scene.other.clone()];
+    let takers = both.map(|replica| tokio::spawn(take_until(replica, rate, Duration::from_secs(9))));
     for (after_ms, way) in [(500, Way::Closed), (2_500, Way::Open)] {
         until(|| began.elapsed() > Duration::from_millis(after_ms)).await;
         scene.proxy.set(way);
@@ -107,8 +107,85 @@ async fn tokens_go_round_a_full_redis() {
     database.drop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_redis_ends_no_pause() {
+    let _alone = servers::REDIS.lock().await;
+    let (database, redis) = (Database::create().await, RedisServer::connect().await);
+    let one = servers::join(&database, &redis.url, &redis.prefix).await;
+    let other = servers::join(&database, &redis.url, &redis.prefix).await;
+    let (paused, free) = (BucketKey::gate(1), BucketKey::gate(2));
+    let flow = Flow::new(Rate::parse("1/h").expect("a rate"), 2);
+    one.penalize(&paused, flow, Duration::from_secs(60)).await;
+    let mut granted = 0;
+    for _ in 0..3 {
+        redis.run(&["FLUSHALL"]).await;
+        for replica in [&other, &one] {
+            assert_eq!(replica.take(&paused, flow, 1).await.granted, 0);
+            granted += replica.take(&free, flow, 9).await.granted;
+        }
+    }
+    let standing = other.take(&paused, flow, 0).await.standing.expect("it can be reached");
+    assert!(standing.next_in > Duration::from_secs(30), "{standing:?}");
+    assert!((2..=3 * 2).contains(&granted), "{granted} are not a burst each time");
+    assert_eq!(other.tally().fallbacks, 0, "it stays in Redis");
+    drop((one, other));
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_was_lifted_meanwhile_does_not_come_back() {
+    let _alone = servers::REDIS.lock().await;
+    let scene = scene().await;
+    let (bucket, flow) = (BucketKey::gate(1), Flow::new(Rate::parse("100/s").expect("a rate"), 5));
+    scene.other.penalize(&bucket, flow, Duration::from_secs(600)).await;
+    scene.proxy.set(Way::Closed);
+    until(|| !scene.cut_off.is_connected()).await;
+    while !scene.cut_off.lift(&bucket, flow).await {
+        moment(Duration::from_millis(20)).await;
+    }
+    scene.proxy.set(Way::Open);
+    until(|| scene.cut_off.is_connected()).await;
+    servers::takes_from_redis(&scene.cut_off).await;
+    let standing = scene.other.take(&bucket, flow, 0).await.standing.expect("it can be reached");
+    assert!(standing.next_in < Duration::from_secs(1), "{standing:?}");
+    drop((scene.cut_off, scene.other));
+    scene.database.drop().await;
+}
+
+/// One has Redis, one another one, and one none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_holds_among_replicas_that_have_different_servers() {
+    let _alone = servers::REDIS.lock().await;
+    let (database, redis) = (Database::create().await, RedisServer::connect().await);
+    let mut elsewhere = url::Url::parse(&redis.url).expect("a URL");
+    elsewhere.set_path("/5");
+    let without = Postgres::start(database.target(), servers::number());
+    let one = servers::join(&database, &redis.url, &redis.prefix).await;
+    let other = servers::connect(&database, elsewhere.as_str(), &redis.prefix).await;
+    let all: [Arc<dyn Coordination>; 3] = [Arc::new(one), Arc::new(other), Arc::new(without)];
+    let rate = Rate::parse("100/s").expect("a rate");
+    for some in [&all[..2], &all[..]] {
+        let takers: Vec<_> = some
+            .iter()
+            .map(|replica| tokio::spawn(take_until(Arc::clone(replica), rate, Duration::from_secs(8))))
+            .collect();
+        let mut grants = Vec::new();
+        for taker in takers {
+            grants.extend(taker.await.expect("taking never fails").0);
+        }
+        grants.sort_unstable();
+        check(&grants, rate);
+    }
+    drop(all);
+    database.drop().await;
+}
+
 /// Takes what it can get. Says when it got how much, and how much of what there is once an hour.
-async fn take_until(replica: Arc<Redis>, rate: Rate, end: Duration) -> (Vec<(Duration, u32)>, u32) {
+async fn take_until(
+    replica: Arc<dyn Coordination>,
+    rate: Rate,
+    end: Duration,
+) -> (Vec<(Duration, u32)>, u32) {
     let began = now();
     let hourly = Rate::parse("1/h").expect("a rate");
     let (mut grants, mut once_an_hour) = (Vec::new(), 0);

@@ -1,9 +1,11 @@
 //! The servers of a test: a database of its own on the PostgreSQL, and the Redis, that the environment names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tidegate_store::coordination::{Coordination, Postgres, Redis};
+use tidegate_core::subscriber::Rate;
+use tidegate_store::coordination::{BucketKey, Coordination, Postgres, Redis};
 use tidegate_store::postgres::connect::{Session, Target};
 
 /// Who flushes Redis takes from all.
@@ -83,12 +85,32 @@ impl RedisServer {
     }
 }
 
-/// A replica that hears through both.
+/// A replica that hears through both, and takes tokens from Redis.
 pub(crate) async fn join(database: &Database, url: &str, prefix: &str) -> Redis {
+    let replica = connect(database, url, prefix).await;
+    takes_from_redis(&replica).await;
+    replica
+}
+
+/// A replica that hears through both.
+pub(crate) async fn connect(database: &Database, url: &str, prefix: &str) -> Redis {
     let postgres = Postgres::start(database.target(), number());
     let replica = Redis::start(url, prefix, number(), postgres).expect("a URL");
     while replica.tally().gaps < 2 {
         assert!(replica.hear().await.everything);
     }
     replica
+}
+
+/// Waits until the buckets are in Redis.
+pub(crate) async fn takes_from_redis(replica: &Redis) {
+    let (bucket, rate) = (BucketKey::subscriber(0), Rate::parse("1000/s").expect("a rate"));
+    loop {
+        let fallbacks = replica.tally().fallbacks;
+        let grant = replica.take(&bucket, rate.into(), 1).await;
+        if grant.standing.is_some() && replica.tally().fallbacks == fallbacks {
+            return;
+        }
+        tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await.ok();
+    }
 }
