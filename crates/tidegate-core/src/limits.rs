@@ -146,7 +146,7 @@ pub const CLAIMS_LOST_MAX: u32 = 16;
 
 /// Paths that make up a fold's key.
 pub const FOLD_PATHS_MAX: usize = 8;
-/// A value in a fold's key; longer ones stand there by their hash.
+/// A value in a fold's key as JSON, quotes and escapes included; longer ones stand there by their hash.
 pub const FOLD_KEY_VALUE_BYTES_MAX: usize = 256;
 /// The shortest time a fold may name: below this nothing is folded that a group commit would not bring together anyway.
 pub const FOLD_SPAN_MIN_MS: u64 = 10;

@@ -1,15 +1,15 @@
 //! What keeps windows of one subscriber apart.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use ring::digest;
-use serde_json::{Map, Value};
 
 use crate::limits::FOLD_KEY_VALUE_BYTES_MAX;
-use crate::route::{Path, View, read_alike_at, value_of, write_value_of};
+use crate::route::{Path, Texts, View, write_json, write_value_of};
 
 /// The values at a fold's paths: as people read them, and as one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ impl Key {
     /// The key of an event. What is missing counts as null. Every event passes here, so nothing is built that is not kept.
     pub fn of(view: &View<'_>, by: &[Path]) -> Self {
         if !by.is_sorted_by(|a, b| a < b) {
-            return Self::with(by.iter().map(|path| (path.as_str().to_owned(), value_of(view, path))));
+            let in_order: BTreeSet<Path> = by.iter().cloned().collect();
+            return Self::of(view, &in_order.into_iter().collect::<Vec<_>>());
         }
         TEXT.with_borrow_mut(|text| {
             write(text, view, by);
@@ -79,10 +80,12 @@ impl Key {
         })
     }
 
-    /// The key with these members, in whatever order they come.
-    pub fn with(members: impl IntoIterator<Item = (String, Value)>) -> Self {
-        let shown = members.into_iter().map(|(path, value)| (path, shown(read_alike_at(value))));
-        Self::from_text(&Value::Object(shown.collect::<Map<String, Value>>()).to_string())
+    /// The key with these members, each as JSON and as it is shown: what stands by a text is named by that text.
+    pub fn with<'m>(members: impl IntoIterator<Item = (&'m str, &'m str)>) -> Self {
+        let members: BTreeMap<&str, &str> = members.into_iter().collect();
+        let mut text = Vec::new();
+        write_members(&mut text, members, |text, json| write_json(text, json, Texts::Shown));
+        Self::from_text(std::str::from_utf8(&text).expect("JSON is text"))
     }
 
     /// The key that reads so.
@@ -110,27 +113,30 @@ thread_local! {
 /// Writes the text of a key, by paths in order.
 fn write(text: &mut Vec<u8>, view: &View<'_>, by: &[Path]) {
     text.clear();
+    let members = by.iter().map(|path| (path.as_str(), path));
+    write_members(text, members, |text, path| write_value_of(text, view, path));
+}
+
+fn write_members<'m, V>(
+    text: &mut Vec<u8>,
+    members: impl IntoIterator<Item = (&'m str, V)>,
+    write_value: impl Fn(&mut Vec<u8>, V),
+) {
     text.push(b'{');
-    for (place, path) in by.iter().enumerate() {
+    for (place, (path, value)) in members.into_iter().enumerate() {
         if place > 0 {
             text.push(b',');
         }
-        serde_json::to_writer(&mut *text, path.as_str()).expect("text is always JSON");
+        serde_json::to_writer(&mut *text, path).expect("text is always JSON");
         text.push(b':');
         let from = text.len();
-        write_value_of(text, view, path);
+        write_value(text, value);
         shorten(text, from);
     }
     text.push(b'}');
 }
 
-/// Long values stand in a key by their hash: they still keep windows apart, and a key stays short.
-fn shown(value: Value) -> Value {
-    let text = value.to_string();
-    if text.len() <= FOLD_KEY_VALUE_BYTES_MAX { value } else { Value::from(hashed(text.as_bytes())) }
-}
-
-/// The same for a value that ends a text.
+/// Long values stand in a key by their hash: they still keep windows apart, and a key stays short. This one ends a text.
 fn shorten(text: &mut Vec<u8>, from: usize) {
     if text.len() - from > FOLD_KEY_VALUE_BYTES_MAX {
         let short = format!("\"{}\"", hashed(&text[from..]));
@@ -149,10 +155,11 @@ pub(crate) fn hashed(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::event::{Data, Event, Fields, render};
+    use crate::route::value_of;
     use crate::time::Timestamp;
 
     fn event(data: &str) -> Event {
@@ -184,7 +191,8 @@ mod tests {
         for len in 1..=paths.len() {
             let by: Vec<Path> = paths[..len].iter().map(|path| Path::parse(path).unwrap()).collect();
             let view = View::new(&event);
-            let named = by.iter().map(|path| (path.as_str().to_owned(), value_of(&view, path)));
+            let shown: Vec<String> = by.iter().map(|path| value_of(&view, path).to_string()).collect();
+            let named = by.iter().map(Path::as_str).zip(shown.iter().map(String::as_str));
             assert_eq!(Key::of(&View::new(&event), &by), Key::with(named), "{data}");
         }
     }
@@ -257,10 +265,115 @@ mod tests {
             let by = [Path::parse("data.a").unwrap()];
             assert_eq!(
                 Key::of(&View::new(&event(data)), &by),
-                Key::with([("data.a".to_owned(), named)]),
+                Key::with([("data.a", &*named.to_string())]),
                 "{data}"
             );
         }
+    }
+
+    /// The value in the key of an event that has this for `data.a`.
+    fn shown_for(value: &str) -> Value {
+        let key =
+            Key::of(&View::new(&event(&format!(r#"{{"a":{value}}}"#))), &[Path::parse("data.a").unwrap()]);
+        serde_json::from_str::<Value>(&key.text).unwrap()["data.a"].take()
+    }
+
+    #[test]
+    fn equal_numbers_have_one_key_and_others_have_others() {
+        for same in [
+            &["675621566002.701", "675621566002.70100", "67562156600270100e-5", "6.75621566002701E+11"][..],
+            &["9007199254740993", "9007199254740993.0", "9007199254740993000e-3"],
+            &["18446744073709551616", "18446744073709551616.0", "1844674407370955161.6e1"],
+            &["1e400", "10e399", "0.1E+401"],
+            &["0.1000000000000000000000001", "1000000000000000000000001e-25"],
+            &["0", "-0", "0.0", "-0e99999999999999999999999999999999999999999"],
+            &["1e30", "1000000000000000000000000000000"],
+            &["1e300", "0.1e301"],
+        ] {
+            let first = shown_for(same[0]);
+            assert!(!first.is_null(), "{same:?}");
+            for other in same {
+                assert_eq!(shown_for(other), first, "{other}");
+            }
+        }
+        let different = [
+            "1e400",
+            "1e401",
+            "-1e400",
+            "1e-400",
+            "0",
+            "0.1",
+            "0.1000000000000000000000001",
+            "9007199254740993.5",
+        ];
+        for (place, one) in different.iter().enumerate() {
+            for other in &different[..place] {
+                assert_ne!(shown_for(one), shown_for(other), "{one} {other}");
+            }
+        }
+        assert_eq!(shown_for("675621566002.70100"), json!(675621566002.701));
+        assert_eq!(shown_for("[1.0,{\"b\":1e400}]"), json!([1, {"b": "number:1e+400"}]));
+    }
+
+    #[test]
+    fn a_text_that_is_half_a_character_is_a_key() {
+        assert_eq!(shown_for(r#""\ud800""#), r"text:\ud800");
+        assert_eq!(shown_for(r#""\uD800""#), r"text:\ud800");
+        assert_eq!(shown_for(r#""a\udc00\u00e9\ud83d\ude00\\""#), r"text:a\udc00é😀\\");
+        assert_eq!(shown_for(r#""text:\\ud800""#), r"\text:\ud800");
+        assert_eq!(shown_for(r#"["\ud800",{"\ud800":1}]"#), json!([r"text:\ud800", {r"text:\ud800": 1}]));
+    }
+
+    #[test]
+    fn texts_are_not_taken_for_what_stands_by_a_text() {
+        let long = json!("x".repeat(300)).to_string();
+        let hash = shown_for(&long);
+        for (value, text) in [
+            ("123456789012345678901234567890", "number:123456789012345678901234567890"),
+            ("1e400", "number:1e+400"),
+            (&long, hash.as_str().unwrap()),
+        ] {
+            assert_eq!(shown_for(value), text);
+            for backslashes in ["", "\\", "\\\\"] {
+                let text = format!("{backslashes}{text}");
+                assert_eq!(shown_for(&json!(text).to_string()), format!("\\{text}"));
+            }
+        }
+        let mut event = event("1");
+        event.subject = Some("number:123456789012345678901234567890".into());
+        let key = Key::of(&View::new(&event), &[Path::parse("subject").unwrap()]);
+        assert_eq!(&*key.text, r#"{"subject":"\\number:123456789012345678901234567890"}"#);
+    }
+
+    #[test]
+    fn what_is_ordinary_keeps_its_key() {
+        let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+        for text in
+            ["", "number:7", "number:x", "number:", "sha256:", "text:\\", r"\", &digest, &"x".repeat(254)]
+        {
+            assert_eq!(shown_for(&json!(text).to_string()), text);
+        }
+        for text in [
+            "1.5",
+            "-0.25",
+            "19.99",
+            "1e-7",
+            "1e300",
+            "5e-324",
+            "0.1",
+            "18446744073709551615",
+            "-9223372036854775808",
+        ] {
+            assert_eq!(shown_for(text), serde_json::from_str::<Value>(text).unwrap());
+        }
+        assert_eq!(
+            shown_for(&json!("x".repeat(255)).to_string()),
+            hashed(json!("x".repeat(255)).to_string().as_bytes())
+        );
+        assert_eq!(
+            shown_for(r#"{"b":[1.5,"\u00e9",null,true],"a":{}}"#),
+            json!({"a":{},"b":[1.5,"é",null,true]})
+        );
     }
 
     proptest! {

@@ -3,12 +3,10 @@
 use std::borrow::Cow;
 
 use crate::limits::SUM_VALUE_MAX;
-use crate::route::canonical;
+use crate::route::{Spelling, spell};
 
 /// Digits after the point of a unit of a sum.
 const PLACES: i64 = 9;
-/// Digits that every whole number of 64 bits has room for.
-const PLAIN_DIGITS_MAX: usize = 18;
 
 /// A decimal number, split where its parts meet.
 struct Decimal<'t> {
@@ -79,15 +77,20 @@ pub(super) fn float(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().map(|float| float.clamp(f64::MIN, f64::MAX))
 }
 
-/// A JSON number so that equal ones read alike. Nothing for one that no double can hold.
+/// A JSON number so that equal ones read alike: whole ones of 64 bits digit for digit, others by the nearest double. Nothing for
+/// one that no double can hold.
 pub(super) fn shown(text: &str) -> Option<Cow<'_, str>> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    if is_digits(digits) && digits.len() <= PLAIN_DIGITS_MAX && text != "-0" {
-        return Some(Cow::Borrowed(text));
+    match spell(text)? {
+        Spelling::Plain(text) => Some(text),
+        Spelling::Long(text) => {
+            let number: serde_json::Number = serde_json::from_str(&text).ok()?;
+            Some(if number.as_f64() == Some(0.0) {
+                Cow::Borrowed("0")
+            } else {
+                Cow::Owned(number.to_string())
+            })
+        }
     }
-    let number: serde_json::Number = serde_json::from_str(text).ok()?;
-    let text = canonical(&number);
-    Some(if text == "-0" { Cow::Borrowed("0") } else { Cow::Owned(text) })
 }
 
 #[cfg(test)]
@@ -138,6 +141,12 @@ mod tests {
             ("1.50", "1.5"),
             ("18446744073709551615", "18446744073709551615"),
             ("1e300", "1e+300"),
+            ("675621566002.70100", "675621566002.701"),
+            ("9007199254740993.0", "9007199254740993"),
+            ("0.1000000000000000000000001", "0.1"),
+            ("1e20", "1e+20"),
+            ("123456789012345678901", "1.2345678901234568e+20"),
+            ("1e-400", "0"),
         ] {
             assert_eq!(shown(text).as_deref(), Some(expected), "{text}");
         }

@@ -8,6 +8,7 @@
 use ring::digest;
 use serde_json::{Number, Value};
 
+use super::decimal::shown;
 use super::pick::elements;
 use crate::limits::{INDEX_ELEMENTS_MAX, OBSERVED_VALUE_BYTES_MAX};
 
@@ -146,9 +147,10 @@ fn write(json: &str, out: &mut Vec<u8>) {
         Some(b'f') => out.extend([BOOLEAN, 0]),
         Some(b'n') => out.push(NULL),
         Some(b'[') => out.push(LIST),
-        Some(b'-' | b'0'..=b'9') => match serde_json::from_str::<Number>(json) {
-            Ok(number) => write_number(&number, out),
-            Err(_) => out.push(OTHER),
+        // As it is shown, a whole number is whole however it was written.
+        Some(b'-' | b'0'..=b'9') => match shown(json).and_then(|json| serde_json::from_str(&json).ok()) {
+            Some(number) => write_number(&number, out),
+            None => out.push(OTHER),
         },
         _ => out.push(OTHER),
     }
@@ -305,7 +307,14 @@ mod tests {
         for pair in sorted.windows(2) {
             assert_eq!(written(pair[0]).cmp(&written(pair[1])), Ordering::Less, "{pair:?}");
         }
-        for (one, other) in [("1", "1.0"), ("0", "-0.0"), ("\"\\u0061\"", "\"a\""), ("1e2", "100")] {
+        for (one, other) in [
+            ("1", "1.0"),
+            ("0", "-0.0"),
+            ("\"\\u0061\"", "\"a\""),
+            ("1e2", "100"),
+            ("675621566002.701", "675621566002.70100"),
+            ("9007199254740993", "9007199254740993.0"),
+        ] {
             assert_eq!(written(one), written(other), "{one} {other}");
         }
     }

@@ -13,18 +13,25 @@ pub mod pattern;
 mod check;
 mod judge;
 mod nesting;
+mod number;
 mod router;
 mod scan;
+mod tree;
 mod value;
 mod view;
+mod written;
 
 #[cfg(test)]
 mod tests;
 
 pub use self::condition::{Condition, ConditionProblem};
 pub use self::judge::{Judgement, Subscriber};
-pub use self::path::{Path, lane_of, value_of};
-pub(crate) use self::path::{canonical, read_alike_at, write_value_of};
+pub(crate) use self::number::{Spelling, spell};
+#[cfg(test)]
+pub(crate) use self::path::value_of;
+pub(crate) use self::path::write_value_of;
+pub use self::path::{Path, lane_of};
 pub use self::pattern::Pattern;
 pub use self::router::{Route, Router};
 pub use self::view::View;
+pub(crate) use self::written::{Texts, write_json};

@@ -4,9 +4,13 @@ use std::fmt;
 
 use ring::digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+#[cfg(test)]
 use serde_json::Value;
 
+use super::number::spell_for_lane;
+use super::tree::{Node, Text};
 use super::view::View;
+use super::written::{Texts, broken, is_reserved, write, write_sent};
 use crate::id::Lane;
 use crate::limits;
 
@@ -84,119 +88,176 @@ pub fn lane_of(view: &View<'_>, path: &Path) -> Option<Lane> {
         "subject" => view.event.subject.as_deref().map(|subject| hash("s", subject)),
         "source" => Some(hash("s", &view.event.source)),
         "type" => Some(hash("s", &view.event.type_name)),
-        "extensions" => lane_at(&view.extension_at(rest)?),
-        _ => lane_at(&view.data_at(rest)?),
+        _ => lane_at(&*view.node_at(root, rest)?),
     }
 }
 
-/// The value at `path`; null when it is missing. Numbers that are equal read alike.
-pub fn value_of(view: &View<'_>, path: &Path) -> Value {
-    let (root, rest) = path.split();
-    let found = match root {
-        "subject" => return Value::from(view.event.subject.clone()),
-        "source" => return Value::from(view.event.source.clone()),
-        "type" => return Value::from(view.event.type_name.clone()),
-        "extensions" => view.extension_at(rest),
-        _ => view.data_at(rest),
-    };
-    match found {
-        Some(Value::Number(number)) if number.is_f64() => {
-            view.long_at(root, path.split().1).map_or_else(|| read_alike(number), Value::from)
-        }
-        Some(value) => read_alike_at(value),
-        None => Value::Null,
-    }
-}
-
-/// A value as everybody writes it: numbers that are equal read alike.
-pub(crate) fn read_alike_at(value: Value) -> Value {
-    match value {
-        Value::Number(number) => read_alike(number),
-        value => value,
-    }
-}
-
-fn read_alike(number: serde_json::Number) -> Value {
-    // Whole numbers alone have two forms. What else would be written and read again is not always the same.
-    match canonical(&number).parse::<i64>() {
-        Ok(whole) if number.is_f64() => Value::from(whole),
-        _ => Value::Number(number),
-    }
-}
-
-/// A whole number that no value holds exactly, such as an id of more than 64 bits, digit for digit.
-pub(super) fn long(raw: &str) -> Option<String> {
-    let digits = raw.strip_prefix('-').unwrap_or(raw);
-    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let is_held = raw.parse::<u64>().is_ok() || raw.parse::<i64>().is_ok();
-    (is_whole && !is_held).then(|| format!("number:{raw}"))
-}
-
-/// Writes the value at `path` as JSON, the same as [`value_of`] reads.
+/// Writes the value at `path` as JSON, in the one way there is ([`super::written`]); null when it is missing.
 pub(crate) fn write_value_of(out: &mut Vec<u8>, view: &View<'_>, path: &Path) {
     let (root, rest) = path.split();
-    let raw = if matches!(root, DATA | EXTENSIONS) { view.raw_at(root, rest) } else { None };
-    let written = match (root, raw) {
-        (_, Some(raw)) if is_plain(raw) => {
-            out.extend_from_slice(raw);
-            Ok(())
+    let attribute = match root {
+        "subject" => view.event.subject.as_deref(),
+        "source" => Some(view.event.source.as_str()),
+        "type" => Some(view.event.type_name.as_str()),
+        _ => {
+            return match view.raw_at(root, rest.clone()) {
+                Some(raw) if is_plain(raw) => out.extend_from_slice(raw),
+                _ => match view.node_at(root, rest) {
+                    Some(node) => write(out, &node, Texts::Sent),
+                    None => out.extend_from_slice(b"null"),
+                },
+            };
         }
-        ("subject", _) => serde_json::to_writer(out, &view.event.subject),
-        ("source", _) => serde_json::to_writer(out, &view.event.source),
-        ("type", _) => serde_json::to_writer(out, &view.event.type_name),
-        _ => serde_json::to_writer(out, &value_of(view, path)),
     };
-    written.expect("a value is always JSON");
+    match attribute {
+        Some(text) => write_sent(out, text),
+        None => out.extend_from_slice(b"null"),
+    }
 }
 
-/// There is only one way to write this value: a text without escapes, or a whole number that is not too large.
+/// The value at `path`, as a key shows it.
+#[cfg(test)]
+pub(crate) fn value_of(view: &View<'_>, path: &Path) -> Value {
+    let mut written = Vec::new();
+    write_value_of(&mut written, view, path);
+    serde_json::from_slice(&written).unwrap()
+}
+
+/// There is only one way to write this value: a text without escapes that reads like nothing else, or a whole number that is
+/// not too large.
 fn is_plain(raw: &[u8]) -> bool {
     // So many digits have no other form, as doubles or otherwise.
     const DIGITS_MAX: usize = 15;
     match raw {
-        [b'"', text @ ..] => !text.contains(&b'\\'),
+        [b'"', text @ .., b'"'] => {
+            !text.contains(&b'\\') && std::str::from_utf8(text).is_ok_and(|text| !is_reserved(text))
+        }
         [b'1'..=b'9', more @ ..] => more.len() < DIGITS_MAX && more.iter().all(u8::is_ascii_digit),
         _ => false,
     }
 }
 
-/// Follows names from a value.
-pub(super) fn follow<'v, 'p>(root: &'v Value, mut path: impl Iterator<Item = &'p str>) -> Option<&'v Value> {
-    path.try_fold(root, |value, segment| match value {
-        Value::Object(members) => members.get(segment),
-        Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+fn lane_at(node: &Node<'_>) -> Option<Lane> {
+    let Node::Scalar(raw) = node else {
+        let mut written = Vec::new();
+        write(&mut written, node, Texts::Sent);
+        return Some(hash("j", &written));
+    };
+    match raw.as_bytes().first()? {
+        b't' | b'f' => Some(hash("b", raw)),
+        b'"' => Some(match Text::parse(raw)? {
+            Text::Whole(text) => hash("s", text),
+            Text::Broken(text) => hash("x", broken(&text)),
+        }),
+        b'-' | b'0'..=b'9' => Some(hash("n", &*spell_for_lane(raw))),
         _ => None,
-    })
-}
-
-fn lane_at(value: &Value) -> Option<Lane> {
-    match value {
-        Value::Null => None,
-        Value::Bool(truth) => Some(hash("b", if *truth { "true" } else { "false" })),
-        Value::String(text) => Some(hash("s", text)),
-        Value::Number(number) => Some(hash("n", &canonical(number))),
-        Value::Array(_) | Value::Object(_) => Some(hash("j", &value.to_string())),
-    }
-}
-
-/// Numbers that are equal are one lane, however they are written.
-pub(crate) fn canonical(number: &serde_json::Number) -> String {
-    // Up to here every whole number has a double of its own.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT => {
-            // Nothing has no sign.
-            format!("{:.0}", float + 0.0)
-        }
-        _ => number.to_string(),
     }
 }
 
 /// The kind stands before the text, so that `1` and `"1"` are two lanes.
-fn hash(kind: &str, text: &str) -> Lane {
+fn hash(kind: &str, text: impl AsRef<[u8]>) -> Lane {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(kind.as_bytes());
     context.update(b":");
-    context.update(text.as_bytes());
+    context.update(text.as_ref());
     Lane::from_be_bytes(context.finish().as_ref()[..8].try_into().expect("SHA-256 has 32 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::event::Event;
+    use crate::time::Timestamp;
+
+    fn with_data(data: &str) -> Event {
+        Event {
+            id: "1".to_owned(),
+            source: "shop".to_owned(),
+            type_name: "order.paid".to_owned(),
+            subject: None,
+            time: Timestamp::from_ms(0),
+            body: Bytes::from(format!(r#"{{"id":"1","data":{data}}}"#)),
+        }
+    }
+
+    /// The lane of an event that has this for `data.a`.
+    fn lane_for(value: &str) -> Option<Lane> {
+        let event = with_data(&format!(r#"{{"a":{value}}}"#));
+        lane_of(&View::new(&event), &Path::parse("data.a").unwrap())
+    }
+
+    #[test]
+    fn what_is_there_has_a_lane() {
+        let values = [
+            "1e400",
+            "1e401",
+            "-1e400",
+            "1e-400",
+            r#""\ud800""#,
+            r#""\ud801""#,
+            r#""text:\\ud800""#,
+            "[1e400]",
+        ];
+        for (place, one) in values.iter().enumerate() {
+            assert!(lane_for(one).is_some(), "{one}");
+            for other in &values[..place] {
+                assert_ne!(lane_for(one), lane_for(other), "{one} {other}");
+            }
+        }
+        assert_eq!(lane_for("null"), None);
+    }
+
+    #[test]
+    fn what_no_double_holds_hides_nothing_beside_it() {
+        let pad = "x".repeat(5_000);
+        for data in [
+            format!(r#"{{"x":[1e400,"\ud800"],"\udc00":1,"a":[{{"b":7}}],"pad":"{pad}"}}"#),
+            r#"{"x":1e400,"\udc00":1,"a":[{"b":7}]}"#.to_owned(),
+        ] {
+            let event = with_data(&data);
+            assert_eq!(
+                lane_of(&View::new(&event), &Path::parse("data.a.0.b").unwrap()),
+                lane_for("7"),
+                "{data}"
+            );
+        }
+    }
+
+    #[test]
+    fn equal_numbers_are_one_lane() {
+        for (one, other) in [
+            ("675621566002.701", "675621566002.70100"),
+            ("9007199254740993", "9007199254740993.0"),
+            ("123456789012345678901234567890", "12345678901234567890123456789e1"),
+            ("1e400", "10E399"),
+            (r#""\ud800""#, r#""\uD800""#),
+            ("[1,2]", "[1.0, 2e0]"),
+        ] {
+            assert!(lane_for(one).is_some(), "{one}");
+            assert_eq!(lane_for(one), lane_for(other), "{one} {other}");
+        }
+    }
+
+    /// What waits in a lane stays before what comes later: these are lanes of events that are stored somewhere.
+    #[test]
+    fn lanes_are_where_they_have_always_been() {
+        for (value, lane) in [
+            ("7", -3_760_182_660_662_898_114),
+            ("-0", -3_457_504_604_102_575_016),
+            ("18446744073709551615", -8_366_335_083_211_775_998),
+            ("1.5", -6_947_659_044_288_160_112),
+            ("1e-7", 5_770_462_953_491_123_041),
+            ("1e300", 2_396_929_427_062_129_416),
+            ("123456789012345678901", -7_788_601_349_957_557_367),
+            ("-340282366920938463463374607431768211455", -6_807_945_492_640_030_542),
+            ("99999999999999999999999999999999", 3_927_097_048_756_567_708),
+            (r#""a\u00e9""#, 1_452_046_343_361_025_270),
+            ("true", -7_690_494_593_646_777_938),
+            (r#"{"b":[1.5,null],"a":"x"}"#, 1_945_555_650_365_225_476),
+        ] {
+            assert_eq!(lane_for(value), Some(lane), "{value}");
+        }
+    }
 }

@@ -2,24 +2,10 @@
 //!
 //! The text is JSON that was checked before, such as the body of an event: this only has to find its way.
 
-use serde_json::Value;
-
 use crate::json::string_end;
 
-/// The value that names lead to from a part of an event's body: `Some(None)` when there is none. Nothing when it takes more
-/// than objects and their members to find out.
-pub(super) fn value_at<'p>(
-    body: &[u8],
-    part: &str,
-    path: impl Iterator<Item = &'p str>,
-) -> Option<Option<Value>> {
-    match raw_at(body, part, path)? {
-        Some(raw) => serde_json::from_slice(raw).ok().map(Some),
-        None => Some(None),
-    }
-}
-
-/// The same as it stands there.
+/// The value that names lead to from a part of an event's body, as it stands there: `Some(None)` when there is none. Nothing
+/// when it takes more than objects and their members to find out.
 pub(super) fn raw_at<'t, 'p>(
     body: &'t [u8],
     part: &str,
@@ -90,11 +76,11 @@ fn member<'t>(text: &'t [u8], name: &[u8]) -> Option<Option<&'t [u8]>> {
     }
 }
 
-fn after(text: &[u8], at: usize, byte: u8) -> Option<usize> {
+pub(super) fn after(text: &[u8], at: usize, byte: u8) -> Option<usize> {
     (text.get(at) == Some(&byte)).then_some(at + 1)
 }
 
-fn after_space(text: &[u8], mut at: usize) -> usize {
+pub(super) fn after_space(text: &[u8], mut at: usize) -> usize {
     while matches!(text.get(at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
         at += 1;
     }
@@ -102,7 +88,7 @@ fn after_space(text: &[u8], mut at: usize) -> usize {
 }
 
 /// Where the value ends that begins at `at`.
-fn value_end(text: &[u8], mut at: usize) -> Option<usize> {
+pub(super) fn value_end(text: &[u8], mut at: usize) -> Option<usize> {
     let mut open = 0usize;
     loop {
         match text.get(at)? {
@@ -140,7 +126,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::value_at;
+    use super::raw_at;
+
+    fn value_at<'p>(body: &[u8], part: &str, path: impl Iterator<Item = &'p str>) -> Option<Option<Value>> {
+        Some(raw_at(body, part, path)?.map(|raw| serde_json::from_slice(raw).unwrap_or_default()))
+    }
 
     fn at(text: &str, path: &str) -> Option<Option<Value>> {
         let body = format!(r#"{{"id":"1","time":"x\"","data":{text}}}"#);

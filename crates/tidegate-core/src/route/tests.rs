@@ -91,6 +91,7 @@ fn numbers_compare_by_value() {
         ("data.t > 10 && data.t > 10.5", "{\"t\":123456789012345678901234567890}"),
         ("data.t in [1, 2] && 2.0 in data.u && data.u == [1, 2]", "{\"t\":1.0,\"u\":[1.0,2]}"),
         ("10 < data.t && 10.5 < data.t", "{\"t\":11}"),
+        ("data.t == 675621566002.701", "{\"t\":675621566002.70100}"),
     ] {
         assert_eq!(judge(source, data), Ok(true), "{source} on {data}");
     }
@@ -258,7 +259,6 @@ fn lanes_tell_values_apart_by_kind_and_worth() {
     assert_eq!(lane("{\"a\":null}", "data.a"), None);
     assert_eq!(lane("{}", "data.a"), None);
     assert_eq!(lane("{\"a\":1}", "data.a.b"), None);
-    assert_eq!(lane("1e999", "data"), None);
     assert_eq!(lane("{\"a\":[{\"b\":\"x\"}]}", "data.a.0.b"), of("\"x\""));
     assert_eq!(lane("1", "subject"), None);
     assert_eq!(lane("1", "type"), of("\"order.paid\""));

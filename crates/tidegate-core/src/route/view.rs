@@ -2,19 +2,18 @@
 //!
 //! Type, source and subject cost nothing. The rest of the body is split into its parts when the first condition or
 //! path asks for one, and `data` and `extensions` are parsed when they are asked for: once for conditions, once for
-//! paths.
+//! paths. Paths find what conditions can not read.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use cel::common::value::Val;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::path::{self, follow};
+use super::path;
 use super::scan;
+use super::tree::Node;
 use super::value::{self, Budget};
 use crate::event::Event;
 
@@ -26,9 +25,9 @@ pub struct View<'a> {
     parts: OnceLock<Parts<'a>>,
     parents: OnceLock<Box<dyn Val + 'a>>,
     extensions: OnceLock<Result<Box<dyn Val + 'a>, String>>,
-    extensions_json: OnceLock<Value>,
+    extensions_tree: OnceLock<Option<Node<'a>>>,
     data: OnceLock<Result<Box<dyn Val + 'a>, String>>,
-    data_json: OnceLock<Value>,
+    data_tree: OnceLock<Option<Node<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,9 +52,9 @@ impl<'a> View<'a> {
             parts: OnceLock::new(),
             parents: OnceLock::new(),
             extensions: OnceLock::new(),
-            extensions_json: OnceLock::new(),
+            extensions_tree: OnceLock::new(),
             data: OnceLock::new(),
-            data_json: OnceLock::new(),
+            data_tree: OnceLock::new(),
         }
     }
 
@@ -97,60 +96,29 @@ impl<'a> View<'a> {
         self.parts().ended.as_deref()
     }
 
-    /// The value in `data` that names lead to.
-    pub(super) fn data_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
-        self.value_at(path::DATA, path, &self.data_json, |parts| parts.data)
-    }
-
-    /// The same in the extension attributes.
-    pub(super) fn extension_at<'p>(&self, path: impl Iterator<Item = &'p str> + Clone) -> Option<Value> {
-        self.value_at(path::EXTENSIONS, path, &self.extensions_json, |parts| parts.extensions)
-    }
-
-    /// The same below a part of the body, as it stands there, if it is cheap to find.
+    /// What names lead to below a part of the body, as it stands there, if it is cheap to find.
     pub(super) fn raw_at<'p>(&self, part: &'p str, path: impl Iterator<Item = &'p str>) -> Option<&[u8]> {
         let is_small = self.event.body.len() <= SCANNED_BYTES_MAX;
         if is_small { scan::raw_at(&self.event.body, part, path)? } else { None }
     }
 
-    /// A whole number there that is too long for any value, see [`path::long`].
-    pub(super) fn long_at<'p>(
+    /// The same, opened. Nothing when there is none.
+    pub(super) fn node_at<'p>(
         &self,
         part: &'p str,
         path: impl Iterator<Item = &'p str> + Clone,
-    ) -> Option<String> {
-        if let Some(raw) = self.raw_at(part, path.clone()) {
-            return path::long(std::str::from_utf8(raw).ok()?);
-        }
-        let parts = self.parts();
-        let mut raw = if part == path::DATA { parts.data? } else { parts.extensions? };
-        for name in path {
-            raw = match serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(raw.get()) {
-                Ok(members) => members.get(name).copied()?,
-                Err(_) => {
-                    let items: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
-                    items.get(name.parse::<usize>().ok()?).copied()?
-                }
-            };
-        }
-        path::long(raw.get())
-    }
-
-    fn value_at<'p>(
-        &self,
-        part: &'p str,
-        path: impl Iterator<Item = &'p str> + Clone,
-        whole: &OnceLock<Value>,
-        of: fn(&Parts<'a>) -> Option<&'a RawValue>,
-    ) -> Option<Value> {
+    ) -> Option<Cow<'_, Node<'_>>> {
         if self.event.body.len() <= SCANNED_BYTES_MAX
-            && let Some(found) = scan::value_at(&self.event.body, part, path.clone())
+            && let Some(found) = scan::raw_at(&self.event.body, part, path.clone())
         {
-            return found;
+            return Node::parse(found?).map(Cow::Owned);
         }
-        let raw = of(self.parts())?;
-        let whole = whole.get_or_init(|| serde_json::from_str(raw.get()).unwrap_or_default());
-        follow(whole, path).cloned()
+        let (whole, raw) = match part {
+            path::DATA => (&self.data_tree, self.parts().data),
+            _ => (&self.extensions_tree, self.parts().extensions),
+        };
+        let whole = whole.get_or_init(|| Node::parse(raw?.get().as_bytes()));
+        whole.as_ref()?.follow(path).map(Cow::Borrowed)
     }
 
     fn parts(&self) -> &Parts<'a> {

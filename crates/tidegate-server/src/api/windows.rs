@@ -10,7 +10,8 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tidegate_core::delivery::Status;
 use tidegate_core::fold::{ClosedBy, Fold, Key};
 use tidegate_core::id::{DeliveryNo, ProjectNo};
@@ -141,7 +142,7 @@ struct Wish {
     #[serde(default, deserialize_with = "said")]
     subscriber: Option<Option<String>>,
     #[serde(default, deserialize_with = "said")]
-    key: Option<Option<Map<String, Value>>>,
+    key: Option<Option<BTreeMap<String, Box<RawValue>>>>,
     all: Option<bool>,
 }
 
@@ -153,7 +154,8 @@ fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
 /// Which windows.
 struct Asked {
     subscriber: Option<String>,
-    key: Option<Map<String, Value>>,
+    /// Each member as it is written: a number may have more digits than any value holds.
+    key: Option<BTreeMap<String, Box<RawValue>>>,
     all: Option<bool>,
 }
 
@@ -166,7 +168,7 @@ impl Asked {
                 "`subscriber` is null: say whose windows, or leave `subscriber` out to mean those of all";
             return Err(Problem::invalid("selector_invalid", "subscriber", detail));
         }
-        if key == Some(None) {
+        if matches!(key, Some(None)) {
             let detail = "`key` is null: name a key as `GET /v1/windows` shows it, or leave `key` out to mean all of them";
             return Err(Problem::invalid("selector_invalid", "key", detail));
         }
@@ -182,7 +184,7 @@ async fn end(app: &App, caller: &Caller, asked: Asked, end: WindowsEnd) -> Answe
     let subscriber = asked.subscriber.map(|id| app.endpoint(caller, &id)).transpose()?;
     let ask = EndWindows {
         subscriber: subscriber.as_ref().map(|endpoint| endpoint.rule.no),
-        key: asked.key.as_ref().map(|members| Key::with(members.clone()).hash),
+        key: asked.key.as_ref().map(|members| key(members).hash),
         limit: END_WINDOWS_MAX,
         end,
     };
@@ -194,12 +196,16 @@ async fn end(app: &App, caller: &Caller, asked: Asked, end: WindowsEnd) -> Answe
     Ok(json_answer(StatusCode::OK, &json!({ "windows": ended.windows, "complete": ended.is_complete })))
 }
 
+fn key(members: &BTreeMap<String, Box<RawValue>>) -> Key {
+    Key::with(members.iter().map(|(path, value)| (path.as_str(), value.get())))
+}
+
 /// Whether a key could be a window's at all.
 fn check_key(
     app: &App,
     caller: &Caller,
     subscriber: Option<&Endpoint>,
-    members: &Map<String, Value>,
+    members: &BTreeMap<String, Box<RawValue>>,
 ) -> Result<(), Problem> {
     let given: BTreeSet<&str> = members.keys().map(String::as_str).collect();
     let invalid = |detail: String| Err(Problem::invalid("window_key_invalid", "key", detail));
