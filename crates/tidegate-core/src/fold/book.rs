@@ -42,6 +42,8 @@ pub struct Arrival<'a> {
     pub bytes: u32,
     /// It is sent again.
     pub replay: bool,
+    /// It goes by itself: it may end a window, but joins none.
+    pub passes: bool,
     /// Under which key and on which terms.
     pub appending: &'a Appending,
 }

@@ -158,6 +158,10 @@ impl<'a> Draft<'a> {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, draw: &mut dyn FnMut() -> i64) -> Vec<Closing> {
         let mut closings = Vec::new();
         let slot = arrival.slot();
+        if arrival.passes {
+            self.pass(arrival);
+            return closings;
+        }
         let mut held = self.hold(slot);
         // What comes after a window's time is not of it, whether somebody has closed it by then or not.
         if let Some(late) = held.filter(|place| self.at(*place).is_over(self.now)) {
@@ -185,6 +189,15 @@ impl<'a> Draft<'a> {
             closings.extend(self.close_at(place, why, draw));
         }
         closings
+    }
+
+    /// An event that goes by itself ends what gathers in its slot, if it is a recovery. What was over before it came stays as
+    /// it is, whether somebody has closed it by then or not.
+    fn pass(&mut self, arrival: &Arrival<'_>) {
+        let is_ended = |window: &Window| !window.is_over(self.now) && is_cancelled(window, arrival);
+        if self.get(arrival.slot()).is_some_and(is_ended) {
+            self.end(arrival.slot(), ClosedBy::CancelOn);
+        }
     }
 
     /// The event that joined last, to be kept elsewhere than among the members.

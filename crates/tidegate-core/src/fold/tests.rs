@@ -106,7 +106,23 @@ impl World {
     }
 
     fn arrive(&mut self, subscriber: usize, key: &str, bytes: u32, cancels: bool) -> Seq {
-        self.arrive_fulfilling(subscriber, key, bytes, if cancels { vec![RECOVERED] } else { Vec::new() })
+        let cancels = if cancels { vec![RECOVERED] } else { Vec::new() };
+        self.arrive_fulfilling(subscriber, key, bytes, cancels, false)
+    }
+
+    /// A recovery that goes by itself. It ends what gathers under its key, and that alone.
+    fn pass_by(&mut self, subscriber: usize, key: &str) {
+        let slot = (subscriber as SubscriberNo, Key::from_text(key).hash);
+        let gathers = |window: &&Window| window.stage == Stage::Gathering && !window.terms.leading;
+        let ended = self.book.get(slot).filter(gathers).filter(|window| window.due_at > self.now).cloned();
+        let open = self.book.len();
+        self.arrive_fulfilling(subscriber, key, 1, vec![RECOVERED], true);
+        assert_eq!(self.book.len() + usize::from(ended.is_some()), open, "it touches no other");
+        if let Some(before) = ended {
+            let Window { stage, count, closed, delivery, .. } = self.windows[&before.no];
+            assert_eq!((stage, count, delivery), (Stage::Ended, before.count, None));
+            assert_eq!(closed, Some((self.now, ClosedBy::CancelOn)));
+        }
     }
 
     fn arrive_fulfilling(
@@ -115,6 +131,7 @@ impl World {
         key: &str,
         bytes: u32,
         cancels: Vec<Fingerprint>,
+        passes: bool,
     ) -> Seq {
         let event = self.next_no;
         self.next_no += 1;
@@ -129,6 +146,7 @@ impl World {
             event,
             bytes,
             replay: false,
+            passes,
             appending: &appending,
         };
         let closings = self.transact(|draft, draw| draft.arrive(&arrival, draw));
@@ -288,6 +306,10 @@ fn play(seed: u64) -> u32 {
                 let place = dice.below(world.in_flight.len() as u64) as usize;
                 world.in_flight.swap_remove(place);
             }
+            19 if dice.below(8) == 0 => {
+                let key = ["{}", "[1]", "[2,2]", "[3,3,3]"][dice.below(4) as usize];
+                world.pass_by(dice.below(8) as usize, key);
+            }
             19 => world.restart(),
             _ => {}
         }
@@ -353,6 +375,7 @@ fn congestion_stretches_a_quiet_period_that_may_adapt() {
             event: 1,
             bytes: 1,
             replay: false,
+            passes: false,
             appending: &appending,
         };
         let (book, stretch) = (Book::default(), BTreeMap::from([(7, 150)]));
@@ -403,6 +426,21 @@ fn a_recovery_ends_what_nobody_was_told_of() {
 }
 
 #[test]
+fn a_recovery_that_goes_by_itself_ends_what_nobody_was_told_of() {
+    let mut world = World::new(vec![terms(window(1_000)), terms(window(1_000))]);
+    for subscriber in [0, 1] {
+        world.arrive(subscriber, "{}", 1, false);
+        world.pass_by(subscriber, "[1]");
+        world.pass_by(subscriber, "{}");
+        assert!(world.pass(5_000).is_empty());
+        world.arrive(subscriber, "{}", 1, false);
+        world.now = world.now.plus(Duration::from_secs(1));
+        world.pass_by(subscriber, "{}");
+        assert_eq!(world.pass(0).len(), 1, "what was over before it came goes");
+    }
+}
+
+#[test]
 fn a_window_is_ended_by_the_condition_it_opened_with_and_no_other() {
     let (before, since) = (RECOVERED, RECOVERED + 1);
     for (opened_with, fulfilled, is_ended) in [
@@ -417,7 +455,7 @@ fn a_window_is_ended_by_the_condition_it_opened_with_and_no_other() {
         let mut world = World::new(vec![Terms { cancel_on: opened_with, ..terms(window(1_000)) }]);
         world.arrive(0, "{}", 1, false);
         world.terms[0] = Arc::new(Terms { cancel_on: CancelOn::When(since), ..terms(window(1_000)) });
-        world.arrive_fulfilling(0, "{}", 1, fulfilled.clone());
+        world.arrive_fulfilling(0, "{}", 1, fulfilled.clone(), false);
         let stage = world.windows[&2].stage;
         assert_eq!(stage == Stage::Ended, is_ended, "{opened_with:?} {fulfilled:?}");
     }

@@ -123,8 +123,11 @@ impl Subscriber {
     }
 
     fn route(&self, view: &View<'_>, lane: Option<Lane>) -> Route {
-        let fold = self.folding.as_ref().and_then(|folding| folding.appending(view));
-        Route { subscriber: self.no, lane, fold }
+        let alone = Route::alone(self.no, lane);
+        match &self.folding {
+            Some(folding) => folding.route(view, alone),
+            None => alone,
+        }
     }
 
     /// The lane of a wanted event: `None` when it cannot be delivered for want of one.
@@ -184,19 +187,22 @@ impl Folding {
         }
     }
 
-    /// Where the event gathers; nothing when it goes by itself. A condition that errs is not fulfilled.
-    fn appending(&self, view: &View<'_>) -> Option<Arc<Appending>> {
+    /// Where the event gathers, unless it goes by itself; and then which window it ends. A condition that errs is not
+    /// fulfilled.
+    fn route(&self, view: &View<'_>, alone: Route) -> Route {
         let is_fulfilled = |condition: &Condition| condition.judge(view) == Ok(true);
-        if self.bypass.as_ref().is_some_and(is_fulfilled) {
-            return None;
-        }
+        let passes = self.bypass.as_ref().is_some_and(is_fulfilled);
         let fulfilled = self.cancel_on.iter().filter(|(_, condition)| is_fulfilled(condition));
         let cancels: Vec<Fingerprint> = fulfilled.map(|(fingerprint, _)| *fingerprint).collect();
+        if passes && cancels.is_empty() {
+            return alone;
+        }
         if let Some(only) = self.only.as_ref().filter(|_| cancels.is_empty()) {
-            return Some(Arc::clone(only));
+            return Route { fold: Some(Arc::clone(only)), ..alone };
         }
         let terms = Arc::clone(&self.terms);
-        Some(Arc::new(Appending { key: Key::of(view, &self.by), terms, cancels }))
+        let appending = Some(Arc::new(Appending { key: Key::of(view, &self.by), terms, cancels }));
+        if passes { Route { ends: appending, ..alone } } else { Route { fold: appending, ..alone } }
     }
 }
 

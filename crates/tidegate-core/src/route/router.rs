@@ -22,12 +22,25 @@ pub struct Route {
     pub lane: Option<Lane>,
     /// Into which window; `None` for a delivery of its own.
     pub fold: Option<Arc<Appending>>,
+    /// Which window it ends without joining it, for it has a delivery of its own.
+    pub ends: Option<Arc<Appending>>,
 }
 
 impl Route {
     /// A delivery of its own.
     pub fn alone(subscriber: SubscriberNo, lane: Option<Lane>) -> Self {
-        Self { subscriber, lane, fold: None }
+        Self { subscriber, lane, fold: None, ends: None }
+    }
+
+    /// Into a window.
+    pub fn folded(subscriber: SubscriberNo, lane: Option<Lane>, appending: Appending) -> Self {
+        Self { subscriber, lane, fold: Some(Arc::new(appending)), ends: None }
+    }
+
+    /// What it has to do with a window, and whether it passes that by.
+    pub fn window(&self) -> Option<(&Appending, bool)> {
+        let joined = self.fold.as_deref().map(|joined| (joined, false));
+        joined.or_else(|| self.ends.as_deref().map(|ended| (ended, true)))
     }
 }
 

@@ -403,3 +403,24 @@ proptest! {
         let _ = Condition::compile(&source);
     }
 }
+
+#[test]
+fn what_is_not_folded_may_end_a_window() {
+    let fold =
+        r#"{"mode":"window","window":"1h","by":["data.k"],"bypass":"data.now","cancel_on":"data.over"}"#;
+    let subscriber =
+        subscriber(1, &format!(r#"{{"destination":{{"url":"https://example.com"}},"fold":{fold}}}"#));
+    for (now, over, expected) in [
+        (false, false, (1, 0, 0)),
+        (true, false, (0, 0, 0)),
+        (false, true, (1, 0, 1)),
+        (true, true, (0, 1, 1)),
+    ] {
+        let event = with_data(&format!(r#"{{"k":7,"now":{now},"over":{over}}}"#));
+        let route = subscriber.matches(&View::new(&event)).unwrap();
+        let window = route.window().map(|(appending, _)| appending);
+        assert!(window.is_none_or(|window| &*window.key.text == r#"{"data.k":7}"#));
+        let cancels = window.map_or(0, |window| window.cancels.len());
+        assert_eq!((i32::from(route.fold.is_some()), i32::from(route.ends.is_some()), cancels), expected);
+    }
+}

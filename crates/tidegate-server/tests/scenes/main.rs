@@ -254,6 +254,26 @@ async fn a_recovery_cancels_what_nobody_was_told_of() {
     assert_eq!(windows[0].closed.map(|(_, by)| by.name()), Some("cancel_on"));
 }
 
+/// A recovery that must not wait goes at once, and what it makes irrelevant does not follow it.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_that_is_not_folded_cancels_too() {
+    let stage = Stage::new().await;
+    let fold = json!({
+        "mode": "window", "window": "5m", "by": ["data.host"], "cancel_on": "type == 'host.up'",
+        "bypass": "data.critical == true",
+    });
+    stage.subscribe("pager", json!({ "fold": fold })).await;
+    stage.post("down", "host.down", json!({"host": "a"})).await;
+    stage.post("other", "host.down", json!({"host": "b"})).await;
+    stage.at(30.0).await;
+    stage.post("up", "host.up", json!({"host": "a", "critical": true})).await;
+    stage.at(900.0).await;
+    assert_eq!(stage.story(), story(&[(30.0, "up"), (300.0, "other")]));
+    let windows = stage.trace("down").await.windows;
+    assert_eq!(windows[0].closed.map(|(_, by)| by.name()), Some("cancel_on"));
+    assert!(stage.trace("up").await.windows.is_empty(), "it was in none");
+}
+
 /// A failing head holds its lane, unless its owner would rather have the others in time.
 #[tokio::test(start_paused = true)]
 async fn a_failing_head_blocks_its_lane_or_steps_aside() {

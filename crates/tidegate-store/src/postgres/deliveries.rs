@@ -406,8 +406,9 @@ pub(super) async fn backfill(
         )
         .await?;
     let Some(done) = moved.map(|row| row.get::<_, bool>(0)) else { return Ok(()) };
-    let (folded, alone) = folds::parted(&step.matched);
-    folding.append_past(context.conn, context.space, step.project, &folded, false).await?;
+    let (_, alone) = folds::parted(&step.matched);
+    let arriving = folds::arriving(&step.matched);
+    folding.append_past(context.conn, context.space, step.project, &arriving, false).await?;
     let (events, lanes): (Vec<i64>, Vec<Option<Lane>>) =
         alone.iter().map(|(event, route)| (*event, route.lane)).unzip();
     super::sweep::hold_past(context.conn, context.space).await?;

@@ -26,6 +26,7 @@ use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
 use self::past::Past;
+pub(super) use self::past::{arriving, parted};
 use self::rows::{insert, write};
 pub(super) use self::tally::{Count, Tally};
 use super::db::{Asked, Conn};
@@ -51,7 +52,10 @@ pub(super) struct Reach {
 impl Reach {
     /// What a route needs.
     pub(super) fn add(&mut self, project: ProjectNo, route: &Route, is_replay: bool) {
-        let Some(appending) = route.fold.as_deref() else { return };
+        // What is sent again ends nothing.
+        let Some((appending, _)) = route.window().filter(|(_, passes)| !(*passes && is_replay)) else {
+            return;
+        };
         self.slots.insert((route.subscriber, hash(appending, is_replay)), project);
         self.lanes.extend(route.lane.map(|lane| (route.subscriber, lane)));
     }
@@ -265,9 +269,10 @@ impl<'a> Folding<'a> {
         Self { draft, closings: Vec::new(), past: Vec::new(), deferring: behind::Deferring::new() }
     }
 
-    /// An event that comes now goes into its window.
+    /// An event that comes now goes into its window, or passes it by.
     pub(super) fn append(&mut self, arrival: &Arrival<'_>, numbers: &mut Numbers) {
-        if let Some(until) = self.deferring.get_mut(&arrival.subscriber).filter(|_| arrival.lane.is_some()) {
+        let is_laned = arrival.lane.is_some() && !arrival.passes;
+        if let Some(until) = self.deferring.get_mut(&arrival.subscriber).filter(|_| is_laned) {
             *until = (*until).max(Some(arrival.event));
             return;
         }
@@ -390,23 +395,16 @@ impl<'a> Folding<'a> {
     }
 }
 
-/// Past events, and where each goes.
-pub(super) type Wanted<'a> = Vec<(Seq, &'a Route)>;
-
-/// Those that go into windows, and those that are deliveries of their own.
-pub(super) fn parted(wanted: &[(Seq, Route)]) -> (Wanted<'_>, Wanted<'_>) {
-    wanted.iter().map(|(event, route)| (*event, route)).partition(|(_, route)| route.fold.is_some())
-}
-
-/// What a route that folds does with an event.
+/// What a route does with an event that has to do with a window.
 pub(super) fn arrival(
     project: ProjectNo,
     (event, bytes): (Seq, u32),
     route: &Route,
     replay: bool,
 ) -> Option<Arrival<'_>> {
-    let Route { subscriber, lane, ref fold } = *route;
-    Some(Arrival { project, subscriber, lane, event, bytes, replay, appending: fold.as_deref()? })
+    let Route { subscriber, lane, .. } = *route;
+    let (appending, passes) = route.window()?;
+    Some(Arrival { project, subscriber, lane, event, bytes, replay, passes, appending })
 }
 
 const SEAL: &str = "UPDATE windows w SET stage = 2 FROM unnest($2::bigint[], $3::bigint[], $4::int[])

@@ -184,6 +184,9 @@ impl<'a> Columns<'a> {
             self.prints.push(&entry.routed.unit.fingerprint);
             self.bodies.push(&event.body);
             for route in routes {
+                if route.ends.is_some() {
+                    self.folded.push((index, route, self.places));
+                }
                 if route.fold.is_some() {
                     self.folded.push((index, route, self.places));
                     self.places += if route.lane.is_some() { KEPT_FOR_FOLDS } else { 0 };
@@ -400,7 +403,10 @@ impl<'a> Columns<'a> {
         for (index, route, place) in self.folded.iter().filter(|(index, ..)| is_fresh(*index)) {
             let bytes = u32::try_from(self.bodies[*index].len()).unwrap_or(u32::MAX);
             let event = (block + self.event_places[*index], bytes);
-            numbers.reserve(block + place, if route.lane.is_some() { KEPT_FOR_FOLDS } else { 0 });
+            numbers.reserve(
+                block + place,
+                if route.lane.is_some() && route.fold.is_some() { KEPT_FOR_FOLDS } else { 0 },
+            );
             if let Some(arrival) = folds::arrival(self.projects[*index], event, route, false) {
                 folding.append(&arrival, &mut numbers);
             }

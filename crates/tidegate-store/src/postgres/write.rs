@@ -143,7 +143,8 @@ fn is_plain(group: &Group) -> bool {
     let is_laned = group.results.iter().any(|finished| finished.lane.is_some());
     let is_frozen = group.results.iter().any(|finished| finished.body.is_some());
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
-    let is_folded = || units.flat_map(|unit| unit.routes.iter().flatten()).any(|route| route.fold.is_some());
+    let is_folded =
+        || units.flat_map(|unit| unit.routes.iter().flatten()).any(|route| route.window().is_some());
     let are_many = group.results.len() > RESULTS_AT_ONCE;
     !(has_rest || is_laned || is_frozen || are_many || is_folded())
 }

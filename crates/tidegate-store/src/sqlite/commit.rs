@@ -306,6 +306,7 @@ fn accept_routes(
         let id = context.draw();
         let new = New { id, project, subscriber, event, lane, replay: 0, fold: None, is_late: false, body };
         deliveries::insert(context, &new)?;
+        folds::append(context, project, (event, body.len()), route, false)?;
     }
     let mut member = None;
     for route in routes.iter().filter(|route| route.fold.is_some()) {

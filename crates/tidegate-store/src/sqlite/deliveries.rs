@@ -371,8 +371,9 @@ fn insert_past(
     route: &Route,
 ) -> rusqlite::Result<()> {
     let Some(bytes) = events::size(context.conn, step.project, event)? else { return Ok(()) };
+    folds::append(context, step.project, (event, bytes), route, false)?;
     if route.fold.is_some() {
-        return folds::append(context, step.project, (event, bytes), route, false);
+        return Ok(());
     }
     let id = context.draw();
     let lane = route.lane;

@@ -115,7 +115,7 @@ pub(super) fn slots(units: &[RoutedUnit], from: usize, count: usize) -> Vec<Slot
     routes.filter_map(|route| Some((route.subscriber, route.fold.as_ref()?.key.hash))).collect()
 }
 
-/// An event goes into its window. Windows that close because of it are deliveries at once.
+/// An event goes into its window, or passes it by. Windows that close because of it are deliveries at once.
 pub(super) fn append(
     context: &mut Context<'_>,
     project: ProjectNo,
@@ -143,16 +143,17 @@ pub(super) fn is_member(
     Ok(draft.has_joined(arrival) || member.exists([arrival.event, window])?)
 }
 
-/// What a route that folds does with an event.
+/// What a route does with an event that has to do with a window.
 pub(super) fn arrival(
     project: ProjectNo,
     (event, bytes): (Seq, usize),
     route: &Route,
     replay: bool,
 ) -> Option<Arrival<'_>> {
-    let Route { subscriber, lane, ref fold } = *route;
+    let Route { subscriber, lane, .. } = *route;
+    let (appending, passes) = route.window()?;
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    Some(Arrival { project, subscriber, lane, event, bytes, replay, appending: fold.as_deref()? })
+    Some(Arrival { project, subscriber, lane, event, bytes, replay, passes, appending })
 }
 
 fn draw(next_no: &mut i64) -> i64 {

@@ -53,7 +53,7 @@ impl Folds {
                 };
                 let key = Key::from_text(&format!("[{}]", sent.lane));
                 let fold = Appending { key, terms: Arc::new(terms), cancels: Vec::new() };
-                Route { subscriber: *subscriber, lane, fold: Some(Arc::new(fold)) }
+                Route::folded(*subscriber, lane, fold)
             })
             .collect()
     }

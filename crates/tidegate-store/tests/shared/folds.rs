@@ -42,7 +42,7 @@ fn terms(window_ms: u64, max_events: u32) -> Terms {
 fn into(subscriber: SubscriberNo, key: &str, lane: Option<Lane>, terms: &Terms) -> Route {
     let appending =
         Appending { key: Key::from_text(key), terms: Arc::new(terms.clone()), cancels: Vec::new() };
-    Route { subscriber, lane, fold: Some(Arc::new(appending)) }
+    Route::folded(subscriber, lane, appending)
 }
 
 fn later(ms: u64) -> Timestamp {

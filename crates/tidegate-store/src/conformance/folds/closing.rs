@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_closes_before_it_is_too_large,
         the_first_may_go_ahead,
         a_recovery_ends_a_window_without_a_delivery,
+        a_recovery_that_goes_by_itself_ends_a_window_too,
         a_window_is_ended_by_the_condition_it_opened_with,
         too_many_windows_close_the_oldest,
         keys_and_subscribers_are_apart,
@@ -185,6 +186,44 @@ async fn a_recovery_ends_a_window_without_a_delivery(mut bench: Bench) {
     close(&bench).await;
     let expected = told(&[(ClosedBy::Leading, "4"), (ClosedBy::Window, "5")]);
     assert_eq!(drain(&bench, subscriber).await, expected, "whoever heard of the failure hears of its end");
+}
+
+async fn a_recovery_that_goes_by_itself_ends_a_window_too(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let plain = window(1_000);
+    for (round, lane) in [0, 7].into_iter().enumerate() {
+        let id = |name: &str| format!("{name}{round}");
+        let folded = |name: &str, key| draft(id(name)).folded_in(subscriber, &plain, key, lane);
+        bench.send([folded("failure", "a"), folded("other", "b")]).await;
+        bench.reopen().await;
+        let committed = bench.send([folded("recovery", "a").cancelling().passing()]).await;
+        let ended: Vec<_> = committed.closed.iter().map(|one| (one.closed_by, one.count)).collect();
+        assert_eq!(ended, [(ClosedBy::CancelOn, 1)], "without it");
+        let [job] = &bench.claim_all(subscriber).await[..] else { panic!("it goes at once") };
+        assert!(job.fold.is_none() && !job.body.is_empty());
+        bench.deliver(job).await;
+        let none = bench.send([folded("again", "a").cancelling().passing()]).await;
+        assert!(none.closed.is_empty(), "there is nothing to end");
+        bench.deliver(&bench.claim_one(subscriber).await).await;
+        bench.send([folded("new", "a")]).await;
+        bench.pass(1_000);
+        let late = bench.send([folded("late", "a").cancelling().passing()]).await;
+        assert!(late.closed.is_empty(), "its time was over, though nobody had closed it");
+        bench.deliver(&bench.claim_one(subscriber).await).await;
+        close(&bench).await;
+        let expected = told(&[(ClosedBy::Window, &id("other")), (ClosedBy::Window, &id("new"))]);
+        assert_eq!(drain(&bench, subscriber).await, expected);
+    }
+    // Of one group, in the order in which they come.
+    let folded = |id| draft(id).folded(subscriber, &plain, "a");
+    let group =
+        [folded("1"), folded("2").cancelling().passing(), folded("3"), folded("2").cancelling().passing()];
+    let committed = bench.send(group).await;
+    assert_eq!(
+        (committed.closed.len(), open(&bench).await[0].count),
+        (1, 1),
+        "what was there ends nothing again"
+    );
 }
 
 async fn a_window_is_ended_by_the_condition_it_opened_with(mut bench: Bench) {

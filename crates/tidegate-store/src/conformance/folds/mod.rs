@@ -56,8 +56,8 @@ fn terms(mode: Mode) -> Terms {
 /// Into the window under this key, in the lane of this number if it is not 0.
 fn route(subscriber: SubscriberNo, terms: &Terms, key: &str, lane: Lane) -> Route {
     let terms = Arc::new(terms.clone());
-    let fold = Some(Arc::new(Appending { key: key_of(key), terms, cancels: Vec::new() }));
-    Route { subscriber, lane: Some(lane).filter(|lane| *lane != 0), fold }
+    let appending = Appending { key: key_of(key), terms, cancels: Vec::new() };
+    Route::folded(subscriber, Some(lane).filter(|lane| *lane != 0), appending)
 }
 
 fn key_of(key: &str) -> Key {
@@ -78,6 +78,13 @@ impl Draft {
     /// What the subscriber's own rule says: it makes what gathered irrelevant.
     fn cancelling(self) -> Self {
         self.fulfilling(&[RECOVERED])
+    }
+
+    /// It goes by itself as well.
+    fn passing(mut self) -> Self {
+        let route = self.routes.last_mut().expect("it has a route");
+        route.ends = route.fold.take();
+        self
     }
 
     /// It fulfils these conditions, of which windows may have been opened with any.

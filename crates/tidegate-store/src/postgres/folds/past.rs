@@ -11,6 +11,20 @@ use crate::postgres::db::{Asked, Conn};
 use crate::postgres::sweep::hold_past;
 use crate::postgres::write::DRAW;
 
+/// Past events, and where each goes.
+pub(in crate::postgres) type Wanted<'a> = Vec<(Seq, &'a Route)>;
+
+/// Those that go into windows, and those that are deliveries of their own.
+pub(in crate::postgres) fn parted(wanted: &[(Seq, Route)]) -> (Wanted<'_>, Wanted<'_>) {
+    wanted.iter().map(|(event, route)| (*event, route)).partition(|(_, route)| route.fold.is_some())
+}
+
+/// Those that have to do with windows, be it that they only end them.
+pub(in crate::postgres) fn arriving(wanted: &[(Seq, Route)]) -> Wanted<'_> {
+    let all = wanted.iter().map(|(event, route)| (*event, route));
+    all.filter(|(_, route)| route.window().is_some()).collect()
+}
+
 /// What is known of past events that are to be folded.
 pub(super) struct Past {
     project: ProjectNo,

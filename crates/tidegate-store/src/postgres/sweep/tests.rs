@@ -293,7 +293,7 @@ fn into_lane(subscriber: SubscriberNo) -> Route {
         payload: Payload::Full,
     };
     let appending = Appending { key: Key::from_text("{}"), terms: Arc::new(terms), cancels: Vec::new() };
-    Route { subscriber, lane: Some(7), fold: Some(Arc::new(appending)) }
+    Route::folded(subscriber, Some(7), appending)
 }
 
 /// Two events that were delivered long ago, of which the second is sent again and waits in a lane, in a fold that takes more.

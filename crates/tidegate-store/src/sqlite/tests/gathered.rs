@@ -34,7 +34,7 @@ async fn closed_window(store: &SqliteStore) -> WindowNo {
     let drafts = (0..EVENTS).map(|n| {
         let fold = Appending { key: Key::from_text("k"), terms: Arc::clone(&terms), cancels: Vec::new() };
         let mut draft = draft(n.to_string());
-        draft.routes.push(Route { subscriber, lane: None, fold: Some(Arc::new(fold)) });
+        draft.routes.push(Route::folded(subscriber, None, fold));
         draft
     });
     let (submissions, room) = (vec![submission(drafts)], room(1, &[subscriber]));

@@ -36,9 +36,9 @@ fn folded(n: usize, subscriber: SubscriberNo) -> Draft {
     };
     // The first key is heard of once, then never again.
     let key = Key::from_text(&if n < KEYS { n } else { 1 + n * 7 / 3 % (KEYS - 1) }.to_string());
-    let fold = Some(Arc::new(Appending { key, terms: Arc::new(terms), cancels: Vec::new() }));
+    let fold = Appending { key, terms: Arc::new(terms), cancels: Vec::new() };
     let mut draft = draft(format!("e{n}"));
-    draft.routes.push(Route { subscriber, lane: None, fold });
+    draft.routes.push(Route::folded(subscriber, None, fold));
     draft
 }
 

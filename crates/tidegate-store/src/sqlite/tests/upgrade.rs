@@ -43,7 +43,7 @@ fn folded(id: &str, to: &[Target]) -> Draft {
             payload: Payload::Full,
         };
         let appending = Appending { key: Key::from_text(key), terms: Arc::new(terms), cancels: Vec::new() };
-        draft.routes.push(Route { subscriber: *subscriber, lane: *lane, fold: Some(Arc::new(appending)) });
+        draft.routes.push(Route::folded(*subscriber, *lane, appending));
     }
     draft
 }
