@@ -147,8 +147,8 @@ mod tests {
             Node::Scalar(raw) => serde_json::from_str(raw).unwrap(),
             Node::List(items) => items.iter().map(read).collect(),
             Node::Object(members) => {
-                let member = |(name, value)| match name {
-                    &Text::Whole(ref name) => (name.clone(), read(value)),
+                let member = |(name, value): (&Text, &Node<'_>)| match name {
+                    Text::Whole(name) => (name.clone(), read(value)),
                     Text::Broken(name) => panic!("{name} is whole"),
                 };
                 members.iter().map(member).collect()

@@ -77,6 +77,40 @@ fn what_is_held_is_listed_and_flushed_by_subscriber_and_key() {
 }
 
 #[test]
+fn a_number_is_the_same_key_however_it_is_written_and_named() {
+    let server = Server::start();
+    let (client, hook) = (server.admin(), Receiver::start());
+    let fold = json!({ "mode": "window", "window": "1h", "by": ["data.k"] });
+    server.subscribe(&hook, &json!({ "fold": fold, "order": { "by": "data.k" } }));
+    let json_body = [("content-type", "application/json")];
+    let long = "123456789012345678901234567890";
+    let texts = ["675621566002.701", "675621566002.70100", "1e400", "10e399", r#""\ud800""#, long];
+    for (n, text) in texts.into_iter().chain([r#""number:123456789012345678901234567890""#]).enumerate() {
+        let event = format!(r#"{{"id":"e{n}","source":"s","type":"t","data":{{"k":{text}}}}}"#);
+        client.send("POST", "/v1/events", &json_body, event.as_bytes()).expect(202);
+    }
+    let shown: Vec<(Value, Value)> = windows(&client)
+        .into_iter()
+        .map(|mut window| (window["key"]["data.k"].take(), window["count"].take()))
+        .collect();
+    let number = format!("number:{long}");
+    let expected = [
+        (json!(675_621_566_002.701), json!(2)),
+        (json!("number:1e+400"), json!(2)),
+        (json!(r"text:\ud800"), json!(1)),
+        (json!(number), json!(1)),
+        (json!(format!(r"\{number}")), json!(1)),
+    ];
+    assert_eq!(shown, expected);
+    for key in ["6756215660027010e-4", r#""number:1e+400""#, r#""text:\\ud800""#, long] {
+        let body = format!(r#"{{"key":{{"data.k":{key}}}}}"#);
+        let flushed = client.send("POST", "/v1/windows/flush", &json_body, body.as_bytes()).expect(200);
+        assert_eq!(flushed["windows"], 1, "{key}");
+    }
+    assert_eq!(windows(&client).iter().filter(|window| window["closed_at"].is_null()).count(), 1);
+}
+
+#[test]
 fn what_is_cancelled_is_never_sent_and_nobody_cancels_everything_by_mistake() {
     let server = Server::start();
     let (client, hook) = (server.admin(), Receiver::start());
