@@ -52,12 +52,15 @@ pub(super) struct Reach {
 impl Reach {
     /// What a route needs.
     pub(super) fn add(&mut self, project: ProjectNo, route: &Route, is_replay: bool) {
+        let Some((appending, passes)) = route.window() else { return };
         // What is sent again ends nothing.
-        let Some((appending, _)) = route.window().filter(|(_, passes)| !(*passes && is_replay)) else {
-            return;
-        };
-        self.slots.insert((route.subscriber, hash(appending, is_replay)), project);
-        self.lanes.extend(route.lane.map(|lane| (route.subscriber, lane)));
+        if !(passes && is_replay) {
+            self.slots.insert((route.subscriber, hash(appending, is_replay)), project);
+        }
+        // And what ends without a delivery never comes into its lane.
+        if !passes {
+            self.lanes.extend(route.lane.map(|lane| (route.subscriber, lane)));
+        }
     }
 
     /// What the routes of a group need.
