@@ -7,8 +7,10 @@ use tokio_postgres::Client;
 
 use super::Symptom;
 use crate::postgres::connect::{Target, failed};
+use crate::postgres::holding::{self, Holding};
 use crate::postgres::{
-    ENCODING, ENCODING_REMEDY, MIGRATIONS, SESSIONS_OF_A_PROCESS, VERSION_MIN, rights_remedy,
+    ENCODING, ENCODING_REMEDY, MIGRATIONS, Refusal, SESSIONS_OF_A_PROCESS, VERSION_MIN, rights_remedy,
+    takes_no_writes,
 };
 use crate::schema::{Recorded, known};
 use crate::{Error, Result};
@@ -30,11 +32,10 @@ pub async fn examine(url: &str, wall: impl Fn() -> Timestamp + Sync) -> Vec<Symp
             return vec![Symptom::failing("database", error.to_string(), "correct store.url")];
         }
     };
-    let session = match target.connect_plain().await {
+    let session = match target.reach(|_| {}).await {
         Ok(session) => session,
-        Err(error) => {
-            let detail = format!("{}: {error}", target.place());
-            let remedy = "start it, or correct the address, the password or pg_hba.conf";
+        Err(Refusal { detail, remedy }) => {
+            let detail = format!("{}: {detail}", target.place());
             return vec![Symptom::failing("database", detail, remedy)];
         }
     };
@@ -79,10 +80,10 @@ async fn server(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
     if version < VERSION_MIN {
         return Ok(vec![Symptom::failing("database", place, "use PostgreSQL 15 or newer")]);
     }
-    let row = client.query_one("SELECT pg_is_in_recovery()", &[]).await.map_err(failed)?;
-    if row.get(0) {
-        let remedy = "name the primary in store.url, for example with target_session_attrs=read-write";
-        return Ok(vec![Symptom::failing("database", format!("{place} is a standby"), remedy)]);
+    let sql = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    if let Some((what, remedy)) = takes_no_writes(row.get(0), row.get(1)) {
+        return Ok(vec![Symptom::failing("database", format!("{place} {what}"), remedy)]);
     }
     let encoding = setting(client, "server_encoding").await?;
     if encoding != ENCODING {
@@ -157,9 +158,11 @@ fn skew(before: Timestamp, theirs: Timestamp, after: Timestamp) -> Symptom {
 async fn connections(client: &Client) -> Result<Vec<Symptom>> {
     let max: f64 = setting(client, "max_connections").await?.parse().unwrap_or(0.0);
     let reserved: f64 = setting(client, "superuser_reserved_connections").await?.parse().unwrap_or(0.0);
-    let used =
-        number(client, "SELECT count(*)::float8 FROM pg_stat_activity WHERE backend_type = 'client backend'")
-            .await?;
+    // What kind of session another role has is told only to those who may see all; only sessions of people and programs have a
+    // database and a user.
+    let sql = "SELECT count(*)::float8 FROM pg_stat_activity
+        WHERE coalesce(backend_type, 'client backend') = 'client backend' AND datid IS NOT NULL AND usesysid IS NOT NULL";
+    let used = number(client, sql).await?;
     Ok(vec![room(max - reserved, used)])
 }
 
@@ -181,22 +184,74 @@ async fn upkeep(client: &Client) -> Result<Vec<Symptom>> {
             symptoms.push(Symptom::failing("upkeep", format!("{name} is off"), remedy));
         }
     }
-    let sql = "SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
-        WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    let oldest = number(client, sql).await?;
-    if oldest > TRANSACTION_OLD.as_secs_f64() {
-        let detail =
-            format!("a transaction has been open for {oldest:.0} s: nothing is cleaned up behind it");
-        let remedy = "find it in pg_stat_activity (order by xact_start) and end it";
-        symptoms.push(Symptom::warning("upkeep", detail, remedy));
-    }
+    let holding = holding::look(client).await.map_err(failed)?;
+    symptoms.extend(judge_holding(&holding));
+    symptoms.extend(idle_slots(client).await?);
     if symptoms.is_empty() {
         symptoms.push(Symptom::fine("upkeep", "autovacuum is on, and no transaction is old"));
     }
     Ok(symptoms)
 }
 
+/// What keeps the database from cleaning up. What can not be seen is not taken for nothing.
+fn judge_holding(holding: &Holding) -> Vec<Symptom> {
+    let mut symptoms = Vec::new();
+    for (age, detail, remedy) in [
+        (
+            holding.transaction,
+            "a transaction has been open",
+            "find it in pg_stat_activity (order by xact_start) and end it",
+        ),
+        (
+            holding.prepared,
+            "a transaction has been prepared and left",
+            "find it in pg_prepared_xacts, and COMMIT PREPARED or ROLLBACK PREPARED it",
+        ),
+    ] {
+        if age > TRANSACTION_OLD.as_secs_f64() {
+            let detail = format!("{detail} for {age:.0} s: nothing is cleaned up behind it");
+            symptoms.push(Symptom::warning("upkeep", detail, remedy));
+        }
+    }
+    if holding.hidden > 0 {
+        let detail = format!(
+            "{} transactions of other roles are open, and this role may not see since when: nothing is cleaned up behind \
+             an old one",
+            holding.hidden
+        );
+        symptoms.push(Symptom::warning("upkeep", detail, see_all(&holding.role)));
+    }
+    symptoms
+}
+
+/// Which right lets a role see what others do.
+fn see_all(role: &str) -> String {
+    format!("GRANT pg_read_all_stats TO \"{role}\"")
+}
+
+/// A slot that nobody reads keeps all WAL since then, and dead rows with it.
+async fn idle_slots(client: &Client) -> Result<Option<Symptom>> {
+    let sql =
+        "SELECT slot_name::text FROM pg_replication_slots WHERE NOT active AND NOT temporary ORDER BY 1";
+    let rows = client.query(sql, &[]).await.map_err(failed)?;
+    let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let detail =
+        format!("nobody reads the replication slot {}: what it keeps fills the disk", names.join(", "));
+    let remedy = "start what reads it, or SELECT pg_drop_replication_slot('…')";
+    Ok(Some(Symptom::warning("upkeep", detail, remedy)))
+}
+
 async fn replication(client: &Client) -> Result<Vec<Symptom>> {
+    let sql = "SELECT pg_is_in_recovery(), current_user::text";
+    let row = client.query_one(sql, &[]).await.map_err(failed)?;
+    if row.get(0) {
+        // It is a standby itself; what follows it says nothing about the primary.
+        return Ok(Vec::new());
+    }
+    let role: &str = row.get(1);
     let sql = "SELECT application_name, coalesce(sync_state, ''), pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)::float8
         FROM pg_stat_replication ORDER BY 1";
     let rows = client.query(sql, &[]).await.map_err(failed)?;
@@ -206,7 +261,7 @@ async fn replication(client: &Client) -> Result<Vec<Symptom>> {
         .collect();
     let waits = setting(client, "synchronous_commit").await?;
     let names = setting(client, "synchronous_standby_names").await?;
-    Ok(vec![judge_standbys(&standbys, &waits, &names)])
+    Ok(vec![judge_standbys(&standbys, &waits, &names, role)])
 }
 
 /// A copy of the database elsewhere.
@@ -217,11 +272,11 @@ struct Standby {
     behind: Option<f64>,
 }
 
-fn judge_standbys(standbys: &[Standby], waits: &str, names: &str) -> Symptom {
+fn judge_standbys(standbys: &[Standby], waits: &str, names: &str, role: &str) -> Symptom {
     let is_waited_for = |standby: &&Standby| matches!(standby.sync_state.as_str(), "sync" | "quorum");
     if standbys.iter().any(|standby| standby.sync_state.is_empty()) {
         let detail = "there are standbys, and this role may not see whether commits wait for them";
-        return Symptom::warning("replication", detail, "GRANT pg_read_all_stats to the role");
+        return Symptom::warning("replication", detail, see_all(role));
     }
     if !names.trim().is_empty() && waits != "local" && !standbys.iter().any(|standby| is_waited_for(&standby))
     {
@@ -352,7 +407,7 @@ mod tests {
             sync_state: sync_state.into(),
             behind: Some(512.0),
         };
-        let judge = |standbys: &[Standby], waits| judge_standbys(standbys, waits, "");
+        let judge = |standbys: &[Standby], waits| judge_standbys(standbys, waits, "", "tide");
         assert_eq!(judge(&[], "on").severity, Severity::Fine);
         let found = judge(&[standby("async")], "on");
         assert!(found.severity == Severity::Warning && found.detail.contains("512 bytes"), "{found:?}");
@@ -360,11 +415,27 @@ mod tests {
         assert_eq!(judge(&[standby("quorum")], "local").severity, Severity::Warning);
         assert!(judge(&[standby("")], "on").detail.contains("may not see"));
         for standbys in [vec![], vec![standby("async")]] {
-            let stuck = judge_standbys(&standbys, "on", "ANY 1 (b, c)");
+            let stuck = judge_standbys(&standbys, "on", "ANY 1 (b, c)", "tide");
             assert!(stuck.severity == Severity::Failing && stuck.remedy.is_some(), "{stuck:?}");
-            assert_ne!(judge_standbys(&standbys, "local", "b").severity, Severity::Failing, "nobody waits");
+            assert_ne!(
+                judge_standbys(&standbys, "local", "b", "tide").severity,
+                Severity::Failing,
+                "nobody waits"
+            );
         }
-        assert_eq!(judge_standbys(&[standby("sync")], "on", "b").severity, Severity::Fine);
+        assert_eq!(judge_standbys(&[standby("sync")], "on", "b", "tide").severity, Severity::Fine);
+    }
+
+    #[test]
+    fn what_can_not_be_seen_is_not_taken_for_nothing() {
+        let fine = Holding { role: "tide".to_owned(), ..Holding::default() };
+        assert!(judge_holding(&fine).is_empty());
+        let hidden = judge_holding(&Holding { hidden: 2, ..fine.clone() });
+        assert_eq!(hidden[0].remedy.as_deref(), Some("GRANT pg_read_all_stats TO \"tide\""));
+        for old in [Holding { transaction: 301.0, ..fine.clone() }, Holding { prepared: 301.0, ..fine }] {
+            let [found] = &judge_holding(&old)[..] else { panic!("one is old") };
+            assert!(found.severity == Severity::Warning && found.detail.contains("301 s"), "{found:?}");
+        }
     }
 
     #[test]

@@ -3,11 +3,18 @@
 
 use std::time::Duration;
 
-use super::Symptom;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult};
+
+use super::{Severity, Symptom};
 use crate::coordination::redis_client as client;
 
 /// How long to wait for a server that does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for somebody who is asked in turn.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// `redis` alone is what a server tells of its own connection.
+const CHECK: &str = "redis server";
 /// The oldest server that speaks RESP3.
 const MAJOR_MIN: u32 = 6;
 
@@ -16,18 +23,59 @@ pub async fn examine(url: &str) -> Vec<Symptom> {
     // As the server would reach it.
     let client = match client(url) {
         Ok(client) => client,
-        Err(error) => return vec![Symptom::failing("redis", error.to_string(), "correct redis.url")],
+        Err(error) => return vec![Symptom::failing(CHECK, error.to_string(), "correct redis.url")],
     };
     let asked = async {
         let mut connection = client.get_multiplexed_async_connection().await?;
-        redis::cmd("INFO").query_async::<String>(&mut connection).await
+        let info = redis::cmd("INFO").query_async::<String>(&mut connection).await?;
+        Ok((info, keep(&mut connection).await))
     };
-    let remedy = "start it or correct redis.url; until then PostgreSQL does its part, a little more slowly";
     match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
-        Err(_) => vec![Symptom::warning("redis", "it does not answer", remedy)],
-        Ok(Err(error)) => vec![Symptom::warning("redis", error.to_string(), remedy)],
-        Ok(Ok(info)) => judge(&info),
+        Err(_) => vec![trouble(None)],
+        Ok(Err(error)) => vec![trouble(Some(&error))],
+        Ok(Ok((info, kept))) => {
+            let mut symptoms = judge(&info);
+            // A replica or a cluster has been told of, and refuses for that reason.
+            if let (Err(error), Severity::Fine) = (kept, symptoms[0].severity) {
+                symptoms[0] = trouble(Some(&error));
+            }
+            symptoms
+        }
     }
+}
+
+/// Why a Redis can not be used, for those who found that it can not; nothing if it can by now.
+pub async fn refusal(url: &str) -> Option<Symptom> {
+    let client = client(url).ok()?;
+    let asked = async { keep(&mut client.get_multiplexed_async_connection().await?).await };
+    match tokio::time::timeout(REFUSAL_TIMEOUT, asked).await {
+        Err(_) => Some(trouble(None)),
+        Ok(kept) => kept.err().map(|error| trouble(Some(&error))),
+    }
+}
+
+/// Writes a key, gone in a second: a server that is full or may only be read says so only then.
+async fn keep(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    redis::cmd("SET").arg("tidegate:probe").arg(1).arg("PX").arg(1000).query_async(connection).await
+}
+
+/// What Redis said, and what to do about it. It says nothing of a password.
+fn trouble(error: Option<&RedisError>) -> Symptom {
+    let detail = error.map_or_else(|| "it does not answer".to_owned(), ToString::to_string);
+    let remedy = match error.and_then(RedisError::code).unwrap_or_default() {
+        "OOM" => "it is full: CONFIG SET maxmemory-policy volatile-ttl, or raise maxmemory",
+        "NOAUTH" | "WRONGPASS" => "correct the user and the password in redis.url",
+        "NOPERM" => "let the user have the keys and channels tidegate:*, and all commands on them",
+        "READONLY" => "name the primary in redis.url",
+        "LOADING" => "wait until it has read its data",
+        "MISCONF" => "mend its disk, or CONFIG SET stop-writes-on-bgsave-error no",
+        _ => "start it or correct redis.url",
+    };
+    Symptom::warning(
+        CHECK,
+        detail,
+        format!("{remedy}; until then PostgreSQL does its part, a little more slowly"),
+    )
 }
 
 /// What the answer to INFO says.
@@ -39,17 +87,17 @@ fn judge(info: &str) -> Vec<Symptom> {
     let version = value("redis_version");
     let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
     if major < MAJOR_MIN {
-        return vec![Symptom::failing("redis", format!("Redis {version}"), "use Redis 6 or newer")];
+        return vec![Symptom::failing(CHECK, format!("Redis {version}"), "use Redis 6 or newer")];
     }
     if value("cluster_enabled") == "1" {
         let remedy = "name a single server: nothing here needs more than one";
-        return vec![Symptom::failing("redis", format!("Redis {version} is a cluster"), remedy)];
+        return vec![Symptom::failing(CHECK, format!("Redis {version} is a cluster"), remedy)];
     }
     if value("role") == "slave" {
         let remedy = "name the primary in redis.url";
-        return vec![Symptom::failing("redis", format!("Redis {version} is a replica"), remedy)];
+        return vec![Symptom::failing(CHECK, format!("Redis {version} is a replica"), remedy)];
     }
-    let mut symptoms = vec![Symptom::fine("redis", format!("Redis {version}"))];
+    let mut symptoms = vec![Symptom::fine(CHECK, format!("Redis {version}"))];
     let (policy, limit) = (value("maxmemory_policy"), value("maxmemory"));
     if policy == "noeviction" && limit != "0" && !limit.is_empty() {
         let detail =
@@ -74,7 +122,24 @@ fn has_saves(info: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Severity;
+
+    #[test]
+    fn what_redis_said_decides_what_to_do() {
+        let told = |text: &str| {
+            let (code, detail) = text.split_once(' ').expect("a code and words");
+            trouble(Some(&redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))))
+        };
+        for (text, words) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", "maxmemory"),
+            ("NOAUTH Authentication required.", "password"),
+            ("READONLY You can't write against a read only replica.", "primary"),
+        ] {
+            let symptom = told(text);
+            let remedy = symptom.remedy.as_deref().unwrap_or_default();
+            assert!(remedy.contains(words) && symptom.detail.contains(&text[9..]), "{symptom:?}");
+        }
+        assert_eq!(trouble(None).detail, "it does not answer");
+    }
 
     #[tokio::test]
     async fn it_is_asked_the_way_the_server_would() {

@@ -1,26 +1,28 @@
 //! How a connection to PostgreSQL is made: from the URL to a session with the right settings.
 //!
-//! Beyond what PostgreSQL's own URLs know, `schema` names where the tables live (`tidegate` unless told otherwise), and
-//! `sslrootcert` a file of certificates to trust instead of the public ones. Once TLS is asked for, the server's
-//! certificate is always checked.
+//! Beyond what PostgreSQL's own URLs know, `schema` names where the tables live (`tidegate` unless told otherwise). Several servers
+//! may be named, of which the first that takes writes is used. Once TLS is asked for, the server's certificate is always
+//! checked ([`tls`](super::tls)).
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ring::digest;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notification, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use url::Url;
 
+use super::address;
+use super::refusal::Refusal;
+use super::tls::client_config;
 use crate::coordination::timer::pause;
 use crate::{Error, Result};
+
+const PORT_USUAL: u16 = 5432;
+/// What can be wished for.
+const SSL_MODES: &str = "use disable, prefer, require, verify-ca or verify-full";
 
 /// How long to wait for a server that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +51,8 @@ pub(super) const FSYNC_OFF: &str = "fsync is off";
 /// Where the database is and how it is reached.
 #[derive(Clone)]
 pub struct Target {
-    config: Config,
+    /// At least one, in the order in which they are tried.
+    servers: Vec<Config>,
     tls: Option<MakeRustlsConnect>,
     schema: String,
 }
@@ -70,42 +73,41 @@ impl Drop for Session {
 impl Target {
     /// Understands a URL, or says what is wrong with it. The password is in no message.
     pub fn parse(url: &str) -> Result<Self> {
-        let mut parsed =
-            Url::parse(url).map_err(|error| unusable(format!("the URL of the store is no URL: {error}")))?;
-        let (mut schema, mut root) = ("tidegate".to_owned(), None);
-        let mut rest = Vec::new();
-        for (name, value) in parsed.query_pairs() {
-            match &*name {
-                "schema" => schema = value.into_owned(),
-                "sslrootcert" => root = Some(value.into_owned()),
-                "sslmode" if value.starts_with("verify-") => {
-                    rest.push(("sslmode".to_owned(), "require".to_owned()));
-                }
-                _ => rest.push((name.into_owned(), value.into_owned())),
-            }
-        }
+        let address = address::parse(url)?;
+        let schema = address.schema.unwrap_or_else(|| "tidegate".to_owned());
         check_schema(&schema)?;
-        if rest.is_empty() {
-            parsed.set_query(None);
-        } else {
-            parsed.query_pairs_mut().clear().extend_pairs(rest);
-            // PostgreSQL's URLs know no plus for a space.
-            let query = parsed.query().unwrap_or_default().replace('+', "%20");
-            parsed.set_query(Some(&query));
-        }
-        let mut config: Config = parsed.as_str().parse().map_err(|error: tokio_postgres::Error| {
-            unusable(format!("the URL of the store can not be used: {}", root_cause(&error)))
-        })?;
-        config
-            .application_name("tidegate")
-            .connect_timeout(CONNECT_TIMEOUT)
-            .keepalives_idle(SILENCE_MAX)
-            .tcp_user_timeout(SILENCE_MAX);
-        let tls = match config.get_ssl_mode() {
-            SslMode::Disable => None,
-            _ => Some(MakeRustlsConnect::new(client_config(root.as_deref())?)),
+        let mode = address.sslmode.as_deref().unwrap_or("prefer");
+        let wants_tls = match mode {
+            "disable" => SslMode::Disable,
+            "prefer" => SslMode::Prefer,
+            "require" | "verify-ca" | "verify-full" => SslMode::Require,
+            _ => return Err(unusable(format!("sslmode={mode} in the URL of the store: {SSL_MODES}"))),
         };
-        Ok(Self { config, tls, schema })
+        let servers = address.servers.iter().map(|server| {
+            let mut config: Config = server.parse().map_err(|error: tokio_postgres::Error| {
+                unusable(format!("the URL of the store can not be used: {}", innermost(&error)))
+            })?;
+            config
+                .ssl_mode(wants_tls)
+                .application_name("tidegate")
+                .connect_timeout(CONNECT_TIMEOUT)
+                .keepalives_idle(SILENCE_MAX)
+                .tcp_user_timeout(SILENCE_MAX);
+            if address.servers.len() > 1 {
+                // A standby is of no use here.
+                config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+            }
+            Ok(config)
+        });
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        let tls = match wants_tls {
+            SslMode::Disable => None,
+            _ => {
+                let root = address.sslrootcert.as_deref();
+                Some(MakeRustlsConnect::new(client_config(root, mode != "verify-ca")?))
+            }
+        };
+        Ok(Self { servers, tls, schema })
     }
 
     /// The schema of the tables.
@@ -119,27 +121,20 @@ impl Target {
         i32::from_le_bytes(hash.as_ref()[..4].try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// The server and the database, for people; without a secret.
+    /// The servers and the database, for people; without a secret.
     pub fn place(&self) -> String {
-        use tokio_postgres::config::Host;
-        let host = match self.config.get_hosts().first() {
-            Some(Host::Tcp(name)) => name.clone(),
-            Some(Host::Unix(path)) => path.display().to_string(),
-            None => "localhost".to_owned(),
-        };
-        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or("postgres");
-        format!("{host}/{database} (schema {})", self.schema)
+        let hosts: Vec<String> = self.servers.iter().map(host).collect();
+        let config = &self.servers[0];
+        let database = config.get_dbname().or(config.get_user()).unwrap_or("postgres");
+        format!("{}/{database} (schema {})", hosts.join(","), self.schema)
     }
 
     /// A new session with the usual settings. Its bytes are moved on the loop that asks for it.
     pub async fn connect(&self) -> Result<Session> {
-        in_time(self.connect_with_settings()).await
-    }
-
-    async fn connect_with_settings(&self) -> Result<Session> {
         let session = self.connect_plain().await?;
         let settings = format!("{SETTINGS} SET search_path = {}; {KEEPING}", self.schema);
-        let told = session.client.simple_query(&settings).await.map_err(failed)?;
+        let asked = session.client.simple_query(&settings);
+        let told = in_time(asked).await?.map_err(failed)?;
         let told = told.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some((row.get(0)?, row.get(1)?)),
             _ => None,
@@ -158,28 +153,62 @@ impl Target {
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
     ) -> Result<Session> {
-        let connecting = async {
-            match &self.tls {
-                Some(tls) => {
-                    let (client, connection) = self.config.connect(tls.clone()).await.map_err(failed)?;
-                    Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
-                }
-                None => {
-                    let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
-                    Ok(Session { client, pump: tokio::spawn(pump(connection, heard)) })
-                }
-            }
-        };
-        in_time(connecting).await
+        Ok(self.reach(heard).await?)
+    }
+
+    /// Tries one server after the other, each with a patience of its own: one that takes a connection and then says nothing
+    /// must not keep anybody from the next.
+    pub(crate) async fn reach(
+        &self,
+        heard: impl FnMut(Notification) + Send + 'static,
+    ) -> std::result::Result<Session, Refusal> {
+        let mut refusals = Vec::new();
+        for config in &self.servers {
+            let refusal = match &self.tls {
+                Some(tls) => match in_time(config.connect(tls.clone())).await {
+                    Ok(Ok((client, connection))) => {
+                        return Ok(Session::moved(client, pump(connection, heard)));
+                    }
+                    Ok(Err(error)) => Refusal::of(&error),
+                    Err(silent) => silent,
+                },
+                None => match in_time(config.connect(NoTls)).await {
+                    Ok(Ok((client, connection))) => {
+                        return Ok(Session::moved(client, pump(connection, heard)));
+                    }
+                    Ok(Err(error)) => Refusal::of(&error),
+                    Err(silent) => silent,
+                },
+            };
+            refusals.push((host(config), refusal));
+        }
+        Err(Refusal::of_all(refusals))
+    }
+}
+
+impl Session {
+    fn moved(client: Client, pump: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { client, pump: tokio::spawn(pump) }
+    }
+}
+
+/// A server's name or address, with its port if that is not the usual one.
+fn host(config: &Config) -> String {
+    let port = config.get_ports().first().copied().unwrap_or(PORT_USUAL);
+    match config.get_hosts().first() {
+        Some(Host::Tcp(name)) if port == PORT_USUAL => name.clone(),
+        Some(Host::Tcp(name)) => format!("{name}:{port}"),
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".to_owned(),
     }
 }
 
 /// A server may take a connection and then say nothing.
-async fn in_time(connecting: impl Future<Output = Result<Session>>) -> Result<Session> {
+async fn in_time<T>(asked: impl Future<Output = T>) -> std::result::Result<T, Refusal> {
     tokio::select! {
         biased;
-        session = connecting => session,
-        () = pause(GREETING_MAX) => Err(Error::Unavailable("the database does not answer".to_owned())),
+        answer = asked => Ok(answer),
+        () = pause(GREETING_MAX) => Err(Refusal::silent()),
     }
 }
 
@@ -212,27 +241,6 @@ where
     }
 }
 
-fn client_config(root: Option<&str>) -> Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    match root {
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        Some(path) => {
-            let unreadable =
-                |error: String| unusable(format!("cannot read the certificates in {path}: {error}"));
-            let found = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
-            for certificate in found {
-                let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-                roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
-            }
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(error.to_string()))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
-}
-
 /// It stands in statements as it is, so it is kept plain.
 fn check_schema(schema: &str) -> Result<()> {
     let is_plain =
@@ -245,8 +253,8 @@ fn check_schema(schema: &str) -> Result<()> {
     )))
 }
 
-fn unusable(text: String) -> Error {
-    Error::Unusable(text)
+pub(super) fn unusable(text: impl Into<String>) -> Error {
+    Error::Unusable(text.into())
 }
 
 /// What the server said, or what kept it from saying anything.
@@ -260,11 +268,15 @@ pub(super) fn root_cause(error: &tokio_postgres::Error) -> String {
         let detail = told.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
         return format!("PostgreSQL: {}{detail} ({})", told.message(), told.code().code());
     }
+    format!("PostgreSQL can not be reached: {}", innermost(error))
+}
+
+fn innermost(error: &tokio_postgres::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    format!("PostgreSQL can not be reached: {cause}")
+    cause.to_string()
 }
 
 #[cfg(test)]
@@ -276,6 +288,28 @@ mod tests {
         let target = Target::parse("postgres://u:p@db.example/app?schema=gate&sslmode=disable").unwrap();
         assert_eq!((target.schema(), target.place().as_str()), ("gate", "db.example/app (schema gate)"));
         assert_eq!(Target::parse("postgres://db.example/app").unwrap().schema(), "tidegate");
+    }
+
+    #[test]
+    fn several_servers_may_be_named_each_with_its_port() {
+        let url = "postgres://u:p@127.0.0.1:15432,127.0.0.1:15433/tide?target_session_attrs=read-write";
+        let target = Target::parse(url).unwrap();
+        assert_eq!(target.place(), "127.0.0.1:15432,127.0.0.1:15433/tide (schema tidegate)");
+        assert_eq!(target.servers[1].get_ports(), [15433]);
+        for url in [url, "postgres://u:p@a,b/tide"] {
+            let servers = Target::parse(url).unwrap().servers;
+            let wish = |config: &Config| config.get_target_session_attrs();
+            assert!(servers.iter().all(|config| wish(config) == TargetSessionAttrs::ReadWrite), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_a_known_sslmode_is_taken() {
+        for mode in ["disable", "prefer", "require", "verify-ca", "verify-full"] {
+            assert!(Target::parse(&format!("postgres://h/d?sslmode={mode}")).is_ok(), "{mode}");
+        }
+        let told = Target::parse("postgres://h/d?sslmode=allow").err().expect("unknown").to_string();
+        assert!(told.contains("verify-full"), "{told}");
     }
 
     #[test]

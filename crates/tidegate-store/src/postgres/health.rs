@@ -1,6 +1,7 @@
 //! How the database is doing, in numbers.
 
 use super::db::{Asked, Conn};
+use super::holding::{self, Holding};
 use crate::Vital;
 
 /// The tables whose rows change most.
@@ -21,20 +22,25 @@ pub(super) async fn look(conn: &Conn) -> Asked<Vec<Vital>> {
             vitals.extend(found.map(|row| Vital { name, help, part: Some(table), value: row.get(column) }));
         }
     }
-    let sql = "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8, count(*)::float8
-        FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    let row = conn.only(sql, &[]).await?;
-    vitals.push(Vital {
+    let row = conn.only(holding::SQL, &[]).await?;
+    let holding = Holding::read(&row);
+    vitals.extend(holding.oldest().map(|value| Vital {
         name: "postgres_oldest_transaction_seconds",
-        help: "Age of the oldest open transaction: nothing is cleaned up behind it",
+        help: "Age of the oldest open transaction: nothing is cleaned up behind it; absent while some can not be seen",
         part: None,
-        value: row.get(0),
+        value,
+    }));
+    vitals.push(Vital {
+        name: "postgres_transactions_hidden",
+        help: "Open transactions whose age can not be seen without pg_read_all_stats",
+        part: None,
+        value: holding.hidden as f64,
     });
     vitals.push(Vital {
         name: "postgres_connections",
         help: "Other connections to the database, whosever",
         part: None,
-        value: row.get(1),
+        value: row.get(4),
     });
     Ok(vitals)
 }

@@ -7,6 +7,7 @@
 //! A process is known by its row in `replicas`. Its groups renew that row and come to nothing when it is gone, which is
 //! how another one takes over what it held.
 
+mod address;
 mod admit;
 mod at_once;
 mod backfills;
@@ -22,6 +23,7 @@ mod gates;
 mod health;
 mod held;
 mod history;
+pub(crate) mod holding;
 mod jobs;
 mod keeping;
 mod lanes;
@@ -33,6 +35,7 @@ mod quarantine;
 mod read;
 mod rebuilds;
 mod recount;
+mod refusal;
 mod replay;
 mod replicas;
 mod rollups;
@@ -42,6 +45,7 @@ mod states;
 mod submit;
 mod sweep;
 mod terms;
+mod tls;
 mod trigger;
 mod verification;
 mod windows;
@@ -92,7 +96,8 @@ pub struct PostgresStore {
 /// A process whose last beat is older than this has expired.
 pub use tidegate_core::lease::BEAT_TTL;
 
-pub(crate) use open::{ENCODING, ENCODING_REMEDY, MIGRATIONS, VERSION_MIN, rights_remedy};
+pub(crate) use open::{ENCODING, ENCODING_REMEDY, MIGRATIONS, VERSION_MIN, rights_remedy, takes_no_writes};
+pub(crate) use refusal::Refusal;
 
 /// Sessions that one process opens at most: the pool, the one that writes, the one that beats, and two for
 /// coordination.

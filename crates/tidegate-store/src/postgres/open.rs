@@ -121,9 +121,7 @@ async fn check_version(target: &Target) -> Result<()> {
         return Err(Error::Unusable(format!("PostgreSQL {told} is too old: use version 15 or newer")));
     }
     let (is_standby, is_read_only): (bool, bool) = (row.get(2), row.get(3));
-    if is_standby || is_read_only {
-        let what = if is_standby { "is a standby" } else { "is read only" };
-        let remedy = "name the primary in store.url, or all servers with target_session_attrs=read-write";
+    if let Some((what, remedy)) = takes_no_writes(is_standby, is_read_only) {
         return Err(Error::Unusable(format!("PostgreSQL at {} {what}: {remedy}", target.place())));
     }
     let encoding: &str = row.get(4);
@@ -134,6 +132,18 @@ async fn check_version(target: &Target) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Why nothing can be written, and what to do about it.
+pub(crate) fn takes_no_writes(is_standby: bool, is_read_only: bool) -> Option<(&'static str, &'static str)> {
+    if is_standby {
+        let remedy = "name the primary in store.url, or all servers, of which the primary is found: \
+                      postgres://…@one:5432,two:5432/…";
+        return Some(("is a standby", remedy));
+    }
+    let remedy = "end it where it was set: ALTER ROLE … RESET default_transaction_read_only (or ALTER DATABASE, or \
+                  postgresql.conf)";
+    is_read_only.then_some(("is read only (default_transaction_read_only is on)", remedy))
 }
 
 /// Brings the schema up to date; one process at a time.
@@ -175,7 +185,8 @@ pub(crate) fn rights_remedy(schema: &str, role: &str, database: &str) -> String 
 /// What is missing is named, where it is a right.
 fn not_allowed(error: tokio_postgres::Error, remedy: &str) -> Error {
     match error.code() {
-        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+        // A schema that a role may not look into is none to it.
+        Some(&(SqlState::INSUFFICIENT_PRIVILEGE | SqlState::INVALID_SCHEMA_NAME)) => {
             Error::Unusable(format!("{}: {remedy}", root_cause(&error)))
         }
         _ => failed(error),

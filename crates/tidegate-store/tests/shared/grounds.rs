@@ -1,9 +1,9 @@
 //! What a database must be before a store is made in it; whatever is wrong is told with the remedy.
 
-use tidegate_store::Error;
 use tidegate_store::doctor::{self, Severity};
 use tidegate_store::postgres::connect::Target;
 use tidegate_store::postgres::{Periods, PostgresStore, Terms};
+use tidegate_store::{Error, Store};
 use tokio_postgres::Client;
 use url::Url;
 
@@ -81,4 +81,102 @@ async fn a_role_that_lacks_a_right_is_told_which_and_needs_no_more_than_a_schema
     let gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
     session.client.query(gone, &[&role]).await.unwrap();
     run(&session.client, &[&format!("DROP OWNED BY {role}"), &format!("DROP ROLE {role}")]).await;
+}
+
+/// A role of its own, and the URL by which it comes in.
+async fn guest(client: &Client, schema: &Schema, name: &str) -> (String, Url) {
+    let role = format!("tidegate_{name}_{}", std::process::id());
+    run(client, &[&format!("CREATE ROLE {role} LOGIN PASSWORD 'guest'")]).await;
+    let mut url = Url::parse(schema.url()).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("guest")).unwrap();
+    (role, url)
+}
+
+async fn forget(client: &Client, role: &str) {
+    let gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
+    client.query(gone, &[&role]).await.unwrap();
+    run(client, &[&format!("DROP OWNED BY {role}"), &format!("DROP ROLE {role}")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_only_read_is_told_so_by_both() {
+    let schema = Schema::new();
+    let session = connect(&schema).await;
+    let (role, url) = guest(&session.client, &schema, "reader").await;
+    run(&session.client, &[&format!("ALTER ROLE {role} SET default_transaction_read_only = on")]).await;
+    let why = refusal(url.as_str()).await;
+    let (severity, remedy) = examined(url.as_str(), "database").await;
+    assert!(severity == Severity::Failing && why.ends_with(&remedy), "{why} / {remedy}");
+    assert!(remedy.contains("RESET default_transaction_read_only"), "{remedy}");
+    forget(&session.client, &role).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_a_right_in_the_schema_is_told_the_same_by_both() {
+    let schema = Schema::new();
+    let target = Target::parse(schema.url()).unwrap();
+    let session = connect(&schema).await;
+    let (role, url) = guest(&session.client, &schema, "stranger").await;
+    run(&session.client, &[&format!("CREATE SCHEMA {}", target.schema())]).await;
+    let why = refusal(url.as_str()).await;
+    let (severity, remedy) = examined(url.as_str(), "rights").await;
+    assert!(severity == Severity::Failing && why.ends_with(&remedy), "{why} / {remedy}");
+    forget(&session.client, &role).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_can_not_be_seen_are_told_of() {
+    let schema = Schema::new();
+    let target = Target::parse(schema.url()).unwrap();
+    let session = connect(&schema).await;
+    let (role, url) = guest(&session.client, &schema, "blind").await;
+    run(&session.client, &[&format!("CREATE SCHEMA {} AUTHORIZATION {role}", target.schema())]).await;
+    let open = open(url.as_str()).await.expect("the schema is all it needs");
+    let other = connect(&schema).await;
+    // A snapshot that is kept, of a role that the guest may not look at.
+    run(&other.client, &["BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1"]).await;
+    let value = async |name: &str| {
+        let vitals = open.health().await.expect("it answers");
+        vitals.iter().find(|vital| vital.name == name).map(|vital| vital.value)
+    };
+    let (oldest, hidden) = ("postgres_oldest_transaction_seconds", "postgres_transactions_hidden");
+    assert_eq!(value(oldest).await, None, "it is not claimed to be young");
+    assert!(value(hidden).await.is_some_and(|count| count >= 1.0));
+    let (severity, remedy) = examined(url.as_str(), "upkeep").await;
+    assert_eq!((severity, remedy), (Severity::Warning, format!("GRANT pg_read_all_stats TO \"{role}\"")));
+
+    run(&session.client, &[&format!("GRANT pg_read_all_stats TO {role}")]).await;
+    assert!(value(oldest).await.is_some() && value(hidden).await == Some(0.0));
+    assert_eq!(examined(url.as_str(), "upkeep").await.0, Severity::Fine);
+    drop((other, open));
+    forget(&session.client, &role).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_does_not_hide_the_next() {
+    let schema = Schema::new();
+    let url = Url::parse(schema.url()).unwrap();
+    let there = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+    let both = schema.url().replacen(&there, &format!("127.0.0.1:1,{there}"), 1);
+    assert_ne!(both, schema.url());
+    drop(open(&both).await.expect("the second is there"));
+    assert_eq!(examined(&both, "database").await.0, Severity::Fine);
+
+    let nobody = schema.url().replacen(&there, "127.0.0.1:1,127.0.0.1:2", 1);
+    let why = open(&nobody).await.err().expect("none is there").to_string();
+    assert!(why.contains("127.0.0.1:1: ") && why.contains("127.0.0.1:2: "), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_not_let_in_is_told_what_to_do() {
+    let schema = Schema::new();
+    let mut url = Url::parse(schema.url()).unwrap();
+    url.set_path("/no_such_database");
+    assert!(examined(url.as_str(), "database").await.1.contains("CREATE DATABASE"));
+    let why = open(url.as_str()).await.err().expect("there is none").to_string();
+    assert!(why.contains("CREATE DATABASE"), "{why}");
+    let encrypted = format!("{}&sslmode=verify-full", schema.url());
+    let (_, remedy) = examined(&encrypted, "database").await;
+    assert!(remedy.contains("sslmode=disable"), "{remedy}");
 }
