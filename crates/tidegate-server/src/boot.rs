@@ -151,6 +151,7 @@ async fn serve(
     app.master_key = Some(Arc::clone(&master_key));
     tokio::spawn(master_key.settle());
     app.delivers = settings.delivers;
+    app.redis = settings.store.redis().cloned();
     app.disk = disk(&settings);
     let app = Arc::new(app);
     let (stop, stopping) = watch::channel(false);

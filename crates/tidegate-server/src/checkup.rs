@@ -28,6 +28,11 @@ pub async fn database(url: &Address) -> Vec<Symptom> {
     }
 }
 
+/// Why Redis can not be used, as it says itself.
+pub async fn redis_refusal(url: &Address) -> Option<Symptom> {
+    redis::refusal(&url.0).await
+}
+
 /// Looks at Redis.
 pub async fn redis_server(url: &Address) -> Vec<Symptom> {
     redis::examine(&url.0).await

@@ -1,5 +1,6 @@
 //! `/livez`, `/readyz`, `/metrics`: for those who watch.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +19,10 @@ use super::census::Figures;
 use super::problem::Answer;
 use super::request::Query;
 use super::{App, json_answer};
+use crate::checkup::{self, Symptom};
+use crate::clock::Clock;
 use crate::metrics::scrape::Scrape;
+use crate::settings::store::Address;
 
 /// The process runs.
 pub(super) async fn livez() -> Response {
@@ -32,7 +36,7 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     let mut checks = vec![accepting(&app), store(&app), disk(&app, now), deliver(&app)];
     checks.extend(tls(&app));
     checks.extend(lease(&app));
-    checks.extend(redis(&app));
+    checks.extend(redis(&app, is_verbose).await);
     checks.extend(observing(&app));
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
@@ -74,15 +78,22 @@ struct Check {
     name: &'static str,
     state: State,
     detail: String,
-    remedy: &'static str,
+    remedy: Cow<'static, str>,
     /// What there is to say while it is as it should be.
     note: Option<String>,
 }
 
 impl Check {
     /// As it should be, or `state` with the reason and the remedy.
-    fn new(name: &'static str, is_fine: bool, state: State, detail: String, remedy: &'static str) -> Self {
-        Self { name, state: if is_fine { State::Ok } else { state }, detail, remedy, note: None }
+    fn new(
+        name: &'static str,
+        is_fine: bool,
+        state: State,
+        detail: String,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let state = if is_fine { State::Ok } else { state };
+        Self { name, state, detail, remedy: remedy.into(), note: None }
     }
 
     fn noting(self, note: String) -> Self {
@@ -148,8 +159,11 @@ async fn sharing(app: &App) -> [Check; 3] {
         .iter()
         .map(|vital| format!("{} {:.0}", vital.part.unwrap_or("all"), vital.value))
         .collect();
-    let oldest = of("postgres_oldest_transaction_seconds").first().map_or(0.0, |vital| vital.value);
-    let cleaning = format!("dead rows: {}; the oldest transaction is {oldest:.0} s old", dead.join(", "));
+    let oldest = match of("postgres_oldest_transaction_seconds").first() {
+        Some(vital) => format!("the oldest transaction is {:.0} s old", vital.value),
+        None => "how old the oldest transaction is can not be seen, see `tidegate doctor --store`".to_owned(),
+    };
+    let cleaning = format!("dead rows: {}; {oldest}", dead.join(", "));
     let (takeovers, deliveries) = app.parts.metrics.takeovers();
     let taken = format!("{takeovers} processes were taken over here, with {deliveries} deliveries");
     // By the number of a life: whose it is stands in `/v1/replicas`, which asks for a key.
@@ -176,13 +190,39 @@ fn observing(app: &App) -> Option<Check> {
     Some(Check::new("observing", is_fine, State::Noted, detail, remedy).noting(note))
 }
 
-/// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready.
-fn redis(app: &App) -> Option<Check> {
+/// Only where there is a Redis. Nothing depends on it, so its absence changes nothing about being ready. Whoever looks closely
+/// is told what Redis itself says; others must not wait for that.
+async fn redis(app: &App, is_verbose: bool) -> Option<Check> {
+    const MEANWHILE: &str = "rates and wake-ups go through PostgreSQL meanwhile";
     let is_connected = app.parts.coordination.as_ref()?.is_connected_to_redis()?;
-    let detail = "Redis does not answer: rates and wake-ups go through PostgreSQL meanwhile".to_owned();
-    let remedy = "start it, or correct redis.url; it is taken up again by itself";
+    let mut detail = format!("Redis can not be used: {MEANWHILE}");
+    let mut remedy =
+        "see /readyz?verbose or the log for the reason; it is taken up again by itself".to_owned();
+    if let Some(url) = app.redis.as_ref().filter(|_| is_verbose && !is_connected)
+        && let Some(symptom) = app.redis_refusal.look(url, &app.parts.clock).await
+    {
+        detail = format!("Redis can not be used ({}): {MEANWHILE}", symptom.detail);
+        remedy = symptom.remedy.unwrap_or(remedy);
+    }
     let note = "it answers".to_owned();
     Some(Check::new("redis", is_connected, State::Noted, detail, remedy).noting(note))
+}
+
+/// What Redis last said of itself, so that whoever asks often does not burden it.
+#[derive(Default)]
+pub(super) struct Refusal(tokio::sync::Mutex<Option<(Duration, Option<Symptom>)>>);
+
+impl Refusal {
+    async fn look(&self, url: &Address, clock: &Clock) -> Option<Symptom> {
+        let mut known = self.0.lock().await;
+        let (now, fresh) = (clock.elapsed(), Duration::from_millis(TROUBLE_LOOK_EVERY_MS));
+        if let Some((_, symptom)) = known.as_ref().filter(|(at, _)| now < *at + fresh) {
+            return symptom.clone();
+        }
+        let symptom = checkup::redis_refusal(url).await;
+        *known = Some((now, symptom.clone()));
+        symptom
+    }
 }
 
 fn disk(app: &App, now: Timestamp) -> Check {
@@ -270,6 +310,7 @@ pub(super) async fn metrics(Axum(app): Axum<Arc<App>>, headers: HeaderMap) -> An
         at_gates: desk.waiting_at_gates(),
         is_store_up: known.is_some(),
         standing: &app.parts.standing,
+        is_redis_up: app.parts.coordination.as_ref().and_then(|by| by.is_connected_to_redis()),
         vitals: known.as_ref().map_or(&[], |known| &known.vitals),
         spans: app.parts.spans.is_on().then(|| app.parts.spans.counts()),
     };

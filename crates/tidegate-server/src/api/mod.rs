@@ -61,8 +61,9 @@ use crate::disk::Disk;
 use crate::listen::tls::Certificate;
 use crate::master_key::MasterKey;
 use crate::pipeline::{Parts, Pipeline};
+use crate::settings::store::Address;
 use census::Census;
-use health::Troubles;
+use health::{Refusal, Troubles};
 use problem::{Answer, Problem};
 pub use rates::{Peer, RequestRates, limited};
 use strict::{Answering, Strict, Takes};
@@ -84,6 +85,10 @@ pub struct App {
     pub certificate: Option<Arc<Certificate>>,
     /// What secrets are sealed with; absent where nobody may change it.
     pub master_key: Option<Arc<MasterKey>>,
+    /// Where Redis is, if there is one.
+    pub redis: Option<Address>,
+    /// What it last said when it could not be used.
+    redis_refusal: Refusal,
     /// What `/readyz` last found in the store.
     troubles: Troubles,
     /// What `/metrics` last counted in the store.
@@ -106,6 +111,8 @@ impl App {
             parts,
             disk: Disk::new(Path::new("."), None),
             delivers: true,
+            redis: None,
+            redis_refusal: Refusal::default(),
             troubles: Troubles::default(),
             census: Census::default(),
             is_stopping: AtomicBool::new(false),

@@ -32,6 +32,8 @@ pub struct Scrape<'a> {
     pub at_gates: (usize, usize),
     /// Who shares it.
     pub standing: &'a Standing,
+    /// Whether Redis answers, where there is one.
+    pub is_redis_up: Option<bool>,
     /// How it is doing.
     pub vitals: &'a [Vital],
     /// Spans that were sent and that were dropped, where they are recorded.
@@ -59,6 +61,10 @@ impl Scrape<'_> {
         let waiting = [("subscribers".to_owned(), subscribers), ("clients".to_owned(), clients)];
         text.labelled(Kind::Gauge, "tidegate_gate_waiting", "Who waits at gates", "who", waiting);
         self.add_subscribers(text);
+        if let Some(is_up) = self.is_redis_up {
+            let help = "1 while Redis is used, 0 while PostgreSQL does its part";
+            text.one(Kind::Gauge, "tidegate_redis_up", help, u8::from(is_up));
+        }
         sharing::add(text, self.standing, self.vitals);
         process::add(text);
     }

@@ -68,6 +68,16 @@ pub enum StoreAt {
     },
 }
 
+impl StoreAt {
+    /// Where Redis is.
+    pub(crate) fn redis(&self) -> Option<&Address> {
+        match self {
+            Self::Embedded => None,
+            Self::Postgres { redis, .. } => redis.as_ref(),
+        }
+    }
+}
+
 /// What opens things. From the environment only, so that no file and no process list shows it.
 #[derive(Clone, Default)]
 pub struct Secrets {
@@ -129,7 +139,7 @@ impl GivenKeys {
 }
 
 /// Which store is meant, and which directory, if the address of the store names one.
-pub(super) fn store_at(
+pub fn store_at(
     store: Option<Address>,
     redis: Option<Address>,
 ) -> Result<(StoreAt, Option<PathBuf>), Unsettled> {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use tidegate_server::checkup::{self, Severity, Symptom};
-use tidegate_server::settings::store::Address;
+use tidegate_server::settings::store::{Address, StoreAt, store_at};
 use tidegate_server::settings::{DATA_DIR_DEFAULT, File};
 
 use crate::client::Client;
@@ -72,8 +72,9 @@ impl Finding {
 /// Runs `tidegate doctor`.
 pub(crate) async fn run(args: DoctorArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let (mut findings, file) = configuration(&args);
-    findings.extend(servers(&args, &file).await);
-    findings.extend(local(&args, file));
+    let (found, at) = servers(&args, &file).await;
+    findings.extend(found);
+    findings.extend(local(&args, file, at.as_ref()));
     findings.extend(remote(globals).await);
     let output = Output::new(globals.json);
     let is_failing = findings.iter().any(|finding| finding.state == State::Failing);
@@ -114,19 +115,29 @@ fn configuration(args: &DoctorArgs) -> (Vec<Finding>, File) {
     }
 }
 
-/// The servers that a shared store lives on.
-async fn servers(args: &DoctorArgs, file: &File) -> Vec<Finding> {
+/// The servers that a shared store lives on, and where the store is as a server would understand it.
+async fn servers(args: &DoctorArgs, file: &File) -> (Vec<Finding>, Option<StoreAt>) {
     let given = |flag: &Option<String>, file: &Option<Address>| {
         flag.clone().map(Address).or_else(|| file.clone()).filter(|url| !url.0.is_empty())
     };
-    let mut symptoms = Vec::new();
-    if let Some(url) = given(&args.store, &file.store.url).filter(|url| url.0.starts_with("postgres")) {
-        symptoms.extend(checkup::database(&url).await);
+    let (store, redis) = (given(&args.store, &file.store.url), given(&args.redis, &file.redis.url));
+    let mut findings = Vec::new();
+    // Redis alone may be looked at without telling where the store is.
+    let at = match store_at(store.clone(), store.and(redis.clone())) {
+        Ok((at, _)) => Some(at),
+        Err(problem) => {
+            let remedy = "correct it: a server with this does not start";
+            findings.push(Finding::bad(State::Failing, "store address", problem.to_string(), remedy));
+            None
+        }
+    };
+    if let Some(StoreAt::Postgres { url, .. }) = &at {
+        findings.extend(checkup::database(url).await.into_iter().map(Finding::from));
     }
-    if let Some(url) = given(&args.redis, &file.redis.url) {
-        symptoms.extend(checkup::redis_server(&url).await);
+    if let Some(url) = redis {
+        findings.extend(checkup::redis_server(&url).await.into_iter().map(Finding::from));
     }
-    symptoms.into_iter().map(Finding::from).collect()
+    (findings, at)
 }
 
 impl From<Symptom> for Finding {
@@ -140,13 +151,13 @@ impl From<Symptom> for Finding {
     }
 }
 
-/// What this machine can tell.
-fn local(args: &DoctorArgs, file: File) -> Vec<Finding> {
+/// What this machine can tell. Only an embedded store has its data there; a master key may be there for any.
+fn local(args: &DoctorArgs, file: File, at: Option<&StoreAt>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let data_dir = args.data_dir.clone().or(file.data_dir).unwrap_or_else(|| DATA_DIR_DEFAULT.into());
     // Absent means that the server is on another machine.
     if data_dir.is_dir() {
-        findings.push(data(&data_dir));
+        findings.extend((at == Some(&StoreAt::Embedded)).then(|| data(&data_dir)));
         findings.extend(master_key(&data_dir));
     }
     findings

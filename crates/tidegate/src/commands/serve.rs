@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
     /// Where the data lives, created when missing [default: ./tidegate-data]
     #[arg(long, env = "TIDEGATE_DATA_DIR", value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The store of record: postgres://… (better as the variable, for its password), or SQLite in the data directory
+    /// The store of record: postgres://… (better as the variable, for its password), or SQLite in the data directory; TLS (sslmode, sslrootcert) and several servers: docs/operating.md
     #[arg(long, env = "TIDEGATE_STORE", value_name = "URL", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Redis for wake-ups and shared rates between processes that share PostgreSQL; it never holds an event

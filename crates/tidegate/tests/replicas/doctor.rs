@@ -32,11 +32,23 @@ fn every_part_is_looked_at() {
         "replication",
         "tables",
         "redis",
+        "redis server",
         "eviction",
     ] {
         let check = checks.iter().find(|check| check["check"] == name);
         assert_eq!(check.unwrap_or_else(|| panic!("no {name}: {told:#}"))["state"], "ok", "{told:#}");
     }
+    for check in checks {
+        let alike = checks.iter().filter(|other| other["check"] == check["check"]).count();
+        assert_eq!(alike, 1, "a name tells which is meant: {told:#}");
+    }
+    let folder = a.folder.path().to_str().expect("a path");
+    let told = tidegate(&a, &["doctor", "--store", cluster.url(), "--data-dir", folder]);
+    let has_data = told["checks"].as_array().expect("checks").iter().any(|check| check["check"] == "data");
+    assert!(!has_data, "its data is in PostgreSQL: {told:#}");
+    let wrong = tidegate(&a, &["doctor", "--store", "mysql://u:hunter2@127.0.0.1:1/x"]);
+    assert_eq!((&wrong["healthy"], &wrong["checks"][0]["state"]), (&false.into(), &"failing".into()));
+    assert!(!wrong.to_string().contains("hunter2"));
     let wrong = tidegate(&a, &["doctor", "--store", "postgres://u:hunter2@127.0.0.1:1/x"]);
     let check = &wrong["checks"][0];
     assert_eq!((&check["check"], &check["state"]), (&"database".into(), &"failing".into()), "{wrong:#}");
@@ -52,7 +64,8 @@ fn a_redis_that_is_away_is_told_and_changes_nothing() {
     let ready = server.admin().get("/readyz?verbose").expect(200);
     assert_eq!((&ready["status"], &ready["checks"]["redis"]["state"]), (&"ready".into(), &"degraded".into()));
     let detail = ready["checks"]["redis"]["detail"].as_str().expect("what it means");
-    assert!(detail.contains("through PostgreSQL"), "{ready}");
+    assert!(detail.contains("through PostgreSQL") && detail.contains("refused"), "what was found: {ready}");
+    assert_eq!(metric(&server.admin(), "tidegate_redis_up"), 0.0);
 }
 
 #[test]
@@ -63,7 +76,7 @@ fn a_database_that_takes_no_writes_is_refused_with_the_remedy() {
     setup.variables.retain(|(name, _)| *name != "TIDEGATE_STORE");
     setup.variables.push(("TIDEGATE_STORE", url));
     let refusal = cluster.refusal(&setup);
-    assert!(refusal.contains("is read only: name the primary in store.url"), "{refusal}");
+    assert!(refusal.contains("RESET default_transaction_read_only"), "{refusal}");
 }
 
 #[test]
