@@ -86,11 +86,12 @@ impl Desk {
         let wait = if self.is_sharing { wait.max(ASK_PATIENCE) } else { wait };
         let waited = tokio::select! {
             biased;
-            granted = granted => granted.map_err(|_| self.why_nobody_answers(gate)),
-            () = self.clock.doze_until(began.plus(wait)) => Err(Refused::Late(self.wait_at(gate))),
+            granted = granted => Some(granted.map_err(|_| self.why_nobody_answers(gate))),
+            () = self.clock.doze_until(began.plus(wait)) => None,
         };
         drop(place);
-        waited
+        // Told without the place that was just given up: whoever comes back stands where others stand now.
+        waited.unwrap_or_else(|| Err(Refused::Late(self.wait_at(gate))))
     }
 
     /// Their gate is gone: they hear it at once.
@@ -103,11 +104,18 @@ impl Desk {
         if self.lock().gate_flow(gate).is_none() { Refused::Unknown } else { Refused::Stopping }
     }
 
-    /// How long it may take at a gate.
+    /// How long it may take at a gate for one who comes now. Of a bucket that processes share nobody here knows when it has its
+    /// next token: an interval is what that takes at most.
     fn wait_at(&self, gate: GateNo) -> Duration {
         let now = self.clock.now();
         let schedule = self.lock();
-        schedule.line_pressure(gate, now)
+        let (Some(line), Some(flow)) = (schedule.line(gate, now), schedule.gate_flow(gate)) else {
+            return Duration::ZERO;
+        };
+        let standing = line.standing;
+        let is_known = standing.tokens > 0 || !standing.next_in.is_zero();
+        let next_in = if is_known { standing.next_in } else { flow.interval(standing.eighths.max(1)) };
+        schedule.line_pressure(gate, now).max(next_in)
     }
 
     /// Tells those who passed a gate.
@@ -132,13 +140,17 @@ impl Desk {
         if until <= now {
             return None;
         }
-        self.metrics.gate_penalized();
-        tracing::warn!(gate = self.gate_name(gate), %until, why, "the gate is penalised");
         let mut schedule = self.lock();
+        let before = schedule.penalized_until(gate);
         schedule.penalize(gate, until, now);
-        let until = schedule.penalized_until(gate);
+        let after = schedule.penalized_until(gate);
         self.ring_if_hungry(schedule);
-        until
+        // Whoever refuses again during a pause says nothing new.
+        if before.is_none_or(|before| before < until) {
+            self.metrics.gate_penalized();
+            tracing::warn!(gate = self.gate_name(gate), %until, why, "the gate is penalised");
+        }
+        after
     }
 
     /// What gates were told before this process was there.
@@ -150,12 +162,15 @@ impl Desk {
 
     /// A penalty ends before its time, as far as this process is concerned.
     pub fn lift(&self, gate: GateNo) {
-        tracing::info!(gate = self.gate_name(gate), "the penalty of the gate is lifted");
         let now = self.clock.now();
         let mut schedule = self.lock();
+        let was_paused = schedule.penalized_until(gate).is_some_and(|until| until > now);
         schedule.lift(gate, now);
         self.ring_if_hungry(schedule);
         self.work.notify_one();
+        if was_paused {
+            tracing::info!(gate = self.gate_name(gate), "the penalty of the gate is lifted");
+        }
     }
 
     /// These penalties were lifted elsewhere.

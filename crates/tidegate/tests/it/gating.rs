@@ -146,6 +146,20 @@ fn a_client_that_goes_away_gives_its_place_back() {
 }
 
 #[test]
+fn a_paused_gate_says_when_its_pause_ends() {
+    let server = Server::start();
+    let admin = server.admin();
+    set(&admin, "1/m", 1);
+    for _ in 0..2 {
+        admin.post(&format!("{GATE}/penalize"), &json!({ "for": "20s" })).expect(200);
+    }
+    let refused = admin.post(&format!("{GATE}/acquire"), &Value::Null);
+    refused.problem(429, "gate_busy");
+    let retry: u64 = refused.header("retry-after").expect("when to come back").parse().expect("a number");
+    assert!((15..=20).contains(&retry), "{retry}: one goes as soon as the pause is over");
+}
+
+#[test]
 fn a_penalty_pauses_the_gate_and_is_shown() {
     let server = Server::start();
     let (admin, hook) = (server.admin(), Receiver::start());
