@@ -41,7 +41,7 @@ pub(super) struct Mark {
 pub(super) enum Home {
     /// There.
     Redis,
-    /// There, since then by its clock.
+    /// There, and nobody has taken from Redis since then by its clock.
     Postgres { since_us: i64 },
     /// On the way: nobody takes anything for this long.
     Nowhere(Duration),
@@ -56,7 +56,8 @@ impl Mark {
     /// Where the buckets are, by this mark.
     pub(super) fn home(&self, now: Instant) -> Home {
         let now_us = self.seen_us.saturating_add(us(self.age(now)));
-        let arrived_us = self.since_us.saturating_add(us(QUIET));
+        // Until then others may have taken from Redis what had come in meanwhile.
+        let arrived_us = if self.since_us > 0 { self.since_us.saturating_add(us(QUIET)) } else { 0 };
         let left_us = self.until_us.saturating_add(us(QUIET));
         if now_us >= left_us {
             Home::Redis
@@ -65,7 +66,7 @@ impl Mark {
         } else if now_us < arrived_us {
             Home::Nowhere(duration(arrived_us - now_us))
         } else {
-            Home::Postgres { since_us: self.since_us }
+            Home::Postgres { since_us: arrived_us }
         }
     }
 
@@ -99,10 +100,13 @@ mod tests {
         let at = |after_ms| mark.home(mark.seen + Duration::from_millis(after_ms));
         assert_eq!(at(0), Home::Nowhere(QUIET));
         assert_eq!(at(1_499), Home::Nowhere(Duration::from_millis(1)));
-        assert_eq!(at(1_500), Home::Postgres { since_us: MOVED_US });
-        assert_eq!(at(4_999), Home::Postgres { since_us: MOVED_US });
+        let since_us = MOVED_US + us(QUIET);
+        assert_eq!(at(1_500), Home::Postgres { since_us });
+        assert_eq!(at(4_999), Home::Postgres { since_us });
         assert_eq!(at(5_000), Home::Nowhere(QUIET));
         assert_eq!(at(6_500), Home::Redis);
+        let first = Mark { since_us: 0, ..mark };
+        assert_eq!(first.home(first.seen), Home::Postgres { since_us: 0 }, "nobody had a Redis before");
     }
 
     #[test]
