@@ -234,9 +234,8 @@ async fn a_failure_is_told_although_its_plan_has_ended() {
     assert!(stage.deliveries().await.iter().all(|row| row.events == ["f1", "f2"]));
 }
 
-/// Deployments: a recovery before the notification makes it unnecessary, if the subscriber says so.
-#[tokio::test(start_paused = true)]
-async fn a_recovery_cancels_what_nobody_was_told_of() {
+/// Somebody is told in five minutes that a host is down, unless it is up by then, and at once of what is critical.
+async fn a_host_is_down() -> Stage {
     let stage = Stage::new().await;
     let fold = json!({
         "mode": "window", "window": "5m", "by": ["data.host"], "cancel_on": "type == 'host.up'",
@@ -244,6 +243,13 @@ async fn a_recovery_cancels_what_nobody_was_told_of() {
     });
     stage.subscribe("pager", json!({ "fold": fold })).await;
     stage.post("down", "host.down", json!({"host": "a"})).await;
+    stage
+}
+
+/// Deployments: a recovery before the notification makes it unnecessary, if the subscriber says so.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_cancels_what_nobody_was_told_of() {
+    let stage = a_host_is_down().await;
     stage.at(30.0).await;
     stage.post("critical", "host.down", json!({"host": "a", "critical": true})).await;
     stage.at(60.0).await;
@@ -257,13 +263,7 @@ async fn a_recovery_cancels_what_nobody_was_told_of() {
 /// A recovery that must not wait goes at once, and what it makes irrelevant does not follow it.
 #[tokio::test(start_paused = true)]
 async fn a_recovery_that_is_not_folded_cancels_too() {
-    let stage = Stage::new().await;
-    let fold = json!({
-        "mode": "window", "window": "5m", "by": ["data.host"], "cancel_on": "type == 'host.up'",
-        "bypass": "data.critical == true",
-    });
-    stage.subscribe("pager", json!({ "fold": fold })).await;
-    stage.post("down", "host.down", json!({"host": "a"})).await;
+    let stage = a_host_is_down().await;
     stage.post("other", "host.down", json!({"host": "b"})).await;
     stage.at(30.0).await;
     stage.post("up", "host.up", json!({"host": "a", "critical": true})).await;
