@@ -70,6 +70,8 @@ struct Shared {
     mark: tokio::sync::Mutex<Option<Mark>>,
     /// Somebody takes tokens here.
     takes: AtomicBool,
+    /// It has been told that others have another Redis.
+    differs: AtomicBool,
     sent: AtomicU64,
     heard: AtomicU64,
     gaps: AtomicU64,
@@ -102,6 +104,7 @@ impl Redis {
             outbox: Mailbox::default(),
             mark: tokio::sync::Mutex::default(),
             takes: AtomicBool::new(false),
+            differs: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
@@ -274,7 +277,9 @@ impl Shared {
             return *kept;
         };
         let (before, seen) = (*kept, postgres.look().await?);
-        if !is_right(&seen) && before.is_some_and(|mark| mark.redis == link.identity) && seen.redis != 0 {
+        let was_ours = before.is_some_and(|mark| mark.redis == link.identity);
+        // Told once: while they differ, it is so again every second.
+        if !is_right(&seen) && was_ours && seen.redis != 0 && !self.differs.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "another process of this installation has another Redis: PostgreSQL keeps the rates for all; name the same \
                  Redis in all processes"
