@@ -238,15 +238,40 @@ pub(crate) fn paced_commit_ms(folder: &Path, times: u32, pause: Duration) -> Res
     let path = folder.join("paced");
     let mut file = File::create(&path).context("can not create a file to sync")?;
     let block = [7; COMMIT_BYTES];
+    let times = paced(times, pause, || {
+        file.write_all(&block)?;
+        Ok(file.sync_data()?)
+    })?;
+    std::fs::remove_file(path)?;
+    Ok(times)
+}
+
+/// The same of a row with an event in it, which PostgreSQL inserts into a table with one index and commits.
+pub(crate) fn paced_insert_ms(url: &str, times: u32, pause: Duration) -> Result<(f64, f64)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = runtime.block_on(connect(url))?;
+    let table =
+        "DROP TABLE IF EXISTS paced; CREATE TABLE paced (id BYTEA PRIMARY KEY, payload BYTEA NOT NULL)";
+    runtime.block_on(client.batch_execute(table))?;
+    let insert = runtime.block_on(client.prepare("INSERT INTO paced VALUES ($1, $2)"))?;
+    let (payload, mut prng) = (template::event(), Prng::new(1));
+    let times = paced(times, pause, || {
+        let id = template::id(&mut prng);
+        runtime.block_on(client.execute(&insert, &[&id, &payload.as_bytes()]))?;
+        Ok(())
+    })?;
+    runtime.block_on(client.batch_execute("DROP TABLE paced"))?;
+    Ok(times)
+}
+
+fn paced(times: u32, pause: Duration, mut work: impl FnMut() -> Result<()>) -> Result<(f64, f64)> {
     let mut histogram = Histogram::new();
     for _ in 0..times {
         clock::pause(pause);
         let watch = Stopwatch::start();
-        file.write_all(&block)?;
-        file.sync_data()?;
+        work()?;
         histogram.add(u64::try_from(watch.elapsed().as_nanos())?);
     }
-    std::fs::remove_file(path)?;
     let ms = |quantile| histogram.quantile(quantile).as_secs_f64() * 1e3;
     Ok((ms(0.5), ms(0.99)))
 }

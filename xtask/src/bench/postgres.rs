@@ -1,5 +1,7 @@
 //! The figures of a store that processes share: a throw-away PostgreSQL and Redis on the same cores as everything else.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
 use super::bare::{self, Ids};
@@ -28,6 +30,7 @@ pub(super) const FIGURES: [(&str, Figure); 6] = [
 fn e2e1(stage: &mut Stage) -> Result<Vec<Row>> {
     let flow = Flow::measure(stage, 1, 60_000)?;
     Ok(vec![
+        Row::new("e2e1", "generator straight to receiver", flow.loopback, "req/s", NoGoal),
         Row::new("e2e1", "event to one subscriber, end to end", flow.rate, "/s", AtLeast(15_000.0)),
         Row::new("e2e1", "create p99, 64 connections", flow.create_p99_ms, "ms", NoGoal),
         Row::new("e2e1", "CPU per 1 000 deliveries, databases included", flow.cpu, "s", AtMost(0.08)),
@@ -58,11 +61,16 @@ fn batch(stage: &mut Stage) -> Result<Vec<Row>> {
     ])
 }
 
+/// From event to receiver at a gentle rate, beside a bare commit, which is most of it.
 fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
-    let (mut p50s, mut p99s) = (vec![], vec![]);
+    let url = stage.services()?.postgres_url();
+    let (mut p50s, mut p99s, mut bare_p50s, mut bare_p99s) = (vec![], vec![], vec![], vec![]);
     for _ in 0..stage.rounds() {
+        let (bare_p50, bare_p99) = bare::paced_insert_ms(&url, 1_000, Duration::from_millis(5))?;
+        bare_p50s.push(bare_p50);
+        bare_p99s.push(bare_p99);
         let received = gentle(stage, &server)?;
         p50s.push(received.p50_ms);
         p99s.push(received.p99_ms);
@@ -70,6 +78,8 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     stage.unsubscribe(&server, &created)?;
     stage.give_back(server);
     Ok(vec![
+        Row::new("latency", "one row inserted and committed, 200/s, p50", median(bare_p50s), "ms", NoGoal),
+        Row::new("latency", "one row inserted and committed, 200/s, p99", median(bare_p99s), "ms", NoGoal),
         Row::new("latency", "event to receiver at 200/s, p50", median(p50s), "ms", AtMost(1.0)),
         Row::new("latency", "event to receiver at 200/s, p99", median(p99s), "ms", AtMost(3.0)),
     ])
