@@ -12,8 +12,9 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn};
 use super::events::Key;
 use super::folds::Folding;
+use super::open::BLOCK_BITS;
 use super::quarantine;
-use super::submit::{Columns, Entry};
+use super::submit::{Columns, Entry, NUMBERS_MAX};
 use super::write::{Context, DRAW, collect};
 use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 
@@ -123,13 +124,17 @@ async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns:
     Ok(())
 }
 
-/// As many units from the front as share no id, up to one that concerns the quarantine, which goes alone.
+/// As many units from the front as share no id and find room in one block of numbers, up to one that concerns the
+/// quarantine, which goes alone.
 fn split(entries: Vec<Entry<'_>>) -> (Vec<Entry<'_>>, Vec<Entry<'_>>) {
     let mut met = BTreeSet::new();
-    let mut count = 0;
+    let (mut count, mut numbers) = (0, 0);
     for entry in &entries {
         let is_special = entry.routed.admission != Admission::Granted;
-        if is_special && count > 0 || !keys(entry).into_iter().all(|key| met.insert(key)) {
+        numbers += entry.numbers_max();
+        let has_room = numbers < NUMBERS_MAX;
+        let is_first = count == 0;
+        if !is_first && (is_special || !has_room) || !keys(entry).into_iter().all(|key| met.insert(key)) {
             break;
         }
         count += 1;
@@ -166,7 +171,7 @@ async fn round<'a>(
     if columns.is_empty() {
         return Ok(());
     }
-    if columns.places() >= 1 << super::open::BLOCK_BITS {
+    if columns.numbers_max() >= 1 << BLOCK_BITS {
         return Err(Error::Quota(
             "an event with its sub-events goes to too many subscribers at once".to_owned(),
         )
@@ -265,4 +270,54 @@ pub(super) async fn read_back(
         });
     }
     Ok(statuses)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tidegate_core::event::{Event, Fingerprinter, Unit};
+    use tidegate_core::route::Route;
+    use tidegate_core::time::Timestamp;
+
+    use super::*;
+    use crate::RoutedUnit;
+
+    fn unit(id: usize, routes: i64) -> RoutedUnit {
+        let event = Event {
+            id: id.to_string(),
+            source: "shop".to_owned(),
+            type_name: "order.paid".to_owned(),
+            subject: None,
+            time: Timestamp::from_ms(0),
+            body: Bytes::new(),
+        };
+        let routes = (0..routes).map(|subscriber| Route::alone(subscriber, None)).collect();
+        RoutedUnit {
+            unit: Unit { events: vec![event], fingerprint: Fingerprinter::default().finish() },
+            routes: vec![routes],
+            keys: vec![0],
+            admission: Admission::Granted,
+        }
+    }
+
+    #[test]
+    fn a_round_needs_no_more_numbers_than_a_block_has() {
+        let units =
+            [unit(0, NUMBERS_MAX / 2), unit(1, NUMBERS_MAX / 4), unit(2, NUMBERS_MAX / 4), unit(3, 1)];
+        let mut waiting: Vec<Entry<'_>> = units
+            .iter()
+            .enumerate()
+            .map(|(at, routed)| Entry { place: (0, at), project: 1, routed })
+            .collect();
+        let mut rounds = Vec::new();
+        while !waiting.is_empty() {
+            let (now, later) = split(waiting);
+            rounds.push(now.len());
+            waiting = later;
+        }
+        assert_eq!(rounds, [2, 2]);
+        let alone = [unit(0, NUMBERS_MAX), unit(1, 1)];
+        let entries = alone.iter().map(|routed| Entry { place: (0, 0), project: 1, routed }).collect();
+        assert_eq!(split(entries).0.len(), 1, "whatever it needs");
+    }
 }

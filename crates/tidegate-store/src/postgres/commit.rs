@@ -48,7 +48,7 @@ pub(super) struct Writer {
     /// The number of the last group that was begun.
     written: i64,
     period: i64,
-    /// A group whose outcome is not known: its number.
+    /// A group whose outcome is not known, or not yet acted on: its number.
     doubt: Option<i64>,
     /// How many windows each project has, as far as is known.
     tally: Tally,
@@ -124,7 +124,6 @@ impl Writer {
             enter_period(pool, &self.shared, period).await?;
             self.period = period;
         }
-        self.settle_doubt().await?;
         let committed = match self.run(group, group.room.clone()).await {
             Ok((committed, _)) => committed,
             Err(Failure::Bad(_)) if !group.submissions.is_empty() => self.one_by_one(group).await?,
@@ -156,6 +155,7 @@ impl Writer {
     /// Writes a group; what is left of the room comes back with what it did.
     async fn run(&mut self, group: &Group, room: Room) -> std::result::Result<(Committed, Room), Failure> {
         check_routes(group)?;
+        self.settle_doubt().await?;
         let mut tries = 1;
         loop {
             match self.transact(group, room.clone()).await {
@@ -190,12 +190,14 @@ impl Writer {
         context.repeats = self.repeats;
         context.behind = std::mem::take(&mut self.behind);
         context.blocks = self.held.blocks();
+        self.doubt = Some(self.written);
         let written = write(&mut context, self.session).await;
         let Context { mut out, spilled, room, tally, repeats, behind, born, .. } = context;
         (self.repeats, self.behind) = (repeats, behind);
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {
+                self.doubt = None;
                 self.tally = tally;
                 let results = group.results.iter().map(|finished| finished.claim.delivery);
                 self.held.end(results.chain(group.released.iter().map(|claim| claim.delivery)));
@@ -206,6 +208,9 @@ impl Writer {
             }
             Err(error) => {
                 let failure = judge(error, &conn, group.version);
+                if !matches!(failure, Failure::Unknown(_)) {
+                    self.doubt = None;
+                }
                 let is_over = !matches!(failure, Failure::Unknown(_)) && conn.roll_back().await.is_ok();
                 self.conn = is_over.then_some(conn);
                 Err(failure)
@@ -251,29 +256,32 @@ impl Writer {
             pause(LOOK_AGAIN * 2_u32.pow(look)).await;
             match self.resume().await {
                 Ok(last) if last == doubted => {
-                    let adopted = self.adopt(group, doubted).await;
-                    let committed = adopted.map_err(|fault| Failure::Refused(fault.into()))?;
-                    return Ok((committed, room));
+                    // The way to the database may be cut again while what the group did is read.
+                    if let Ok(committed) = self.adopt(group, doubted).await {
+                        self.doubt = None;
+                        return Ok((committed, room));
+                    }
                 }
-                Ok(_) => return Err(Failure::Refused(error)),
+                Ok(_) => {
+                    self.doubt = None;
+                    return Err(Failure::Refused(error));
+                }
                 Err(Fault::Store(Error::Fenced)) => return Err(Failure::Refused(Error::Fenced)),
                 Err(_) => {}
             }
         }
-        self.doubt = Some(doubted);
         Err(Failure::Refused(error))
     }
 
     /// Before anything else is written it must be known what became of the group before.
     async fn settle_doubt(&mut self) -> Result<()> {
         let Some(doubted) = self.doubt else { return Ok(()) };
-        let last = self.resume().await?;
-        self.doubt = None;
-        if last == doubted {
+        if self.resume().await? == doubted {
             // Whoever waited for an answer has been told that it failed, and asks again.
             let jobs = self.claimed_in(doubted).await?;
             self.owed.jobs.extend(jobs);
         }
+        self.doubt = None;
         Ok(())
     }
 
@@ -343,6 +351,7 @@ impl From<Failure> for Error {
 /// What an error of the database means for the group.
 fn judge(fault: Fault, conn: &Conn, routed: Version) -> Failure {
     let error = match fault {
+        Fault::Store(error @ Error::Quota(_)) => return Failure::Bad(error),
         Fault::Store(error) => return Failure::Refused(error),
         Fault::Silent => return Failure::Unknown(fault.into()),
         Fault::Database(error) => error,

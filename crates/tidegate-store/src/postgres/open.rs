@@ -14,6 +14,7 @@ use super::commit::Writer;
 use super::connect::{Target, failed, root_cause};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
+use crate::coordination::timer::pause;
 use crate::schema::{Migration, Recorded, by_count, migrations, missing};
 use crate::{Error, Result};
 
@@ -28,6 +29,10 @@ pub(crate) const ENCODING_REMEDY: &str =
 /// A store whose newest time lies further ahead than this was written by a wrong clock. Within it a new process goes on where
 /// the others were and runs slowly until the database's clock has come so far: in twice this time.
 const AHEAD_MAX: Duration = Duration::from_hours(1);
+
+/// How long whoever makes partitions ahead of time stands in the way of others, and when it tries again.
+const AHEAD_WAIT_MS: u32 = 100;
+const AHEAD_AGAIN: Duration = Duration::from_secs(15);
 
 /// A group's numbers are one block of the sequence: two to the power of this many.
 pub(super) const BLOCK_BITS: u32 = 20;
@@ -247,33 +252,57 @@ impl Periods {
     }
 }
 
-/// Makes sure that a period and the one after it have their partitions, and that numbers are drawn from it.
+/// Makes sure that a period has its partitions and that numbers are drawn from it; the next one gets its own beside that.
 pub(super) async fn enter_period(pool: &Arc<Pool>, shared: &Shared, period: i64) -> Asked<()> {
     let (space, periods) = (shared.space, shared.periods);
     pool.transact(move |conn| Box::pin(async move { make_partitions(conn, space, periods, period).await }))
         .await?;
     // Only now, when the partitions are there for everybody: drawing is not part of any transaction.
     let first_block = periods.first_no(period) >> BLOCK_BITS;
-    let conn = pool.lend().await?;
+    pool.transact(move |conn| Box::pin(async move { draw_from(conn, space, first_block).await })).await?;
+    tokio::spawn(make_ahead(Arc::clone(pool), space, periods, period + 1));
+    Ok(())
+}
+
+/// One at a time: whoever looked before another has set it would turn it back.
+async fn draw_from(conn: &Conn, space: i32, first_block: i64) -> Asked<()> {
+    conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &PERIODS]).await?;
     conn.execute("SELECT setval('numbers', $1) FROM numbers WHERE last_value < $1", &[&first_block]).await?;
     Ok(())
+}
+
+/// Makes a period's partitions in good time. Somebody who reads for long, such as a dump, keeps them from being made, and
+/// whoever waited for that would keep everybody else from writing: so it waits for a moment only, and tries again.
+pub(super) async fn make_ahead(pool: Arc<Pool>, space: i32, periods: Periods, period: i64) {
+    let attempt = || {
+        pool.transact(move |conn| {
+            Box::pin(async move {
+                conn.tell(&format!("SET LOCAL lock_timeout = {AHEAD_WAIT_MS}")).await?;
+                make_partitions(conn, space, periods, period).await
+            })
+        })
+    };
+    while let Err(fault) = attempt().await {
+        let problem = Error::from(fault);
+        tracing::debug!(%problem, "the next period can not have its partitions yet: it is tried again");
+        pause(AHEAD_AGAIN).await;
+    }
 }
 
 async fn make_partitions(conn: &Conn, space: i32, periods: Periods, period: i64) -> Asked<()> {
     conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &PERIODS]).await?;
     let have: i64 = conn.only("SELECT period FROM installation", &[]).await?.get(0);
-    if have > period {
+    if have >= period {
         return Ok(());
     }
-    for period in (have + 1).max(period)..=period + 1 {
-        for table in ["events", "attempts", "members"] {
-            let (from, to) = (periods.first_no(period), periods.first_no(period + 1));
-            let make = format!(
-                "CREATE TABLE IF NOT EXISTS {table}_{period} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"
-            );
-            conn.client().batch_execute(&make).await?;
-        }
+    // In the order in which a group writes to them.
+    for table in ["attempts", "events", "members"] {
+        let (from, to) = (periods.first_no(period), periods.first_no(period + 1));
+        let make = format!(
+            "CREATE TABLE IF NOT EXISTS {table}_{period} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"
+        );
+        conn.client().batch_execute(&make).await?;
     }
-    conn.execute("UPDATE installation SET period = $1", &[&(period + 1)]).await?;
+    conn.execute("UPDATE installation SET period = $1", &[&period]).await?;
     Ok(())
 }

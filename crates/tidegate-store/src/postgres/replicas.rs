@@ -124,41 +124,45 @@ pub(super) async fn end(
     let gone = conn.row(sql, &[&incarnation]).await?;
     let latest = gone.as_ref().map_or(now, |row| now.max(Timestamp::from_ms(row.get(0))));
     let claims = held::claims(conn, incarnation, gone.and_then(|row| row.get(1))).await?;
-    let sql = "SELECT id, subscriber, lane, lost, fold FROM deliveries WHERE id = ANY($1)";
+    let sql = "SELECT id, subscriber, lane, lost FROM deliveries WHERE id = ANY($1)";
     let held = conn.rows(sql, &[&claims]).await?;
-    let (mut due, mut aside, mut ended) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut due, mut aside) = (Vec::new(), Vec::new());
     let mut touched = lanes::Lanes::new();
     for row in held {
         let (id, subscriber, lane): (DeliveryNo, SubscriberNo, Option<Lane>) =
             (row.get(0), row.get(1), row.get(2));
         let lost = row.get::<_, i32>(3).unsigned_abs() + u32::from(is_lost);
         if lost < CLAIMS_LOST_MAX {
-            due.push(id);
+            due.push(id)
         } else {
-            aside.push(id);
-            ended.extend(row.get::<_, Option<WindowNo>>(4));
+            aside.push(id)
         }
         touched.extend(lane.map(|lane| (subscriber, lane)));
     }
     lanes::lock(conn, space, &touched).await?;
+    // Whoever had the lanes meanwhile may have ended some of them.
     let more = i32::from(is_lost);
-    conn.execute(
-        "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL, holder = NULL WHERE id = ANY($1)",
-        &[&due, &more],
-    )
-    .await?;
+    let due = conn
+        .execute(
+            "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL, holder = NULL
+             WHERE id = ANY($1) AND status = 1 AND incarnation = $3",
+            &[&due, &more, &incarnation],
+        )
+        .await?;
     let reason = format!("set aside after the process ended {CLAIMS_LOST_MAX} times while it was being sent");
-    conn.execute(
-        "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, holder = NULL, finished_at = $3,
-            reason = $4 WHERE id = ANY($1)",
-        &[&aside, &more, &now.as_ms(), &reason],
-    )
-    .await?;
+    let aside = conn
+        .rows(
+            "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, holder = NULL, finished_at = $3,
+                reason = $4 WHERE id = ANY($1) AND status = 1 AND incarnation = $5 RETURNING fold",
+            &[&aside, &more, &now.as_ms(), &reason, &incarnation],
+        )
+        .await?;
+    let ended: Vec<WindowNo> = aside.iter().filter_map(|row| row.get(0)).collect();
     windows::seal_ended(conn, &ended).await?;
     lanes::make_next_due(conn, &touched, now).await?;
     // After the lanes, like everybody else who holds some.
     stamp(conn, latest).await?;
-    Ok(TakenOver { due: due.len() as u64, set_aside: aside.len() as u64 })
+    Ok(TakenOver { due, set_aside: aside.len() as u64 })
 }
 
 /// Keeps the time of a change that is no group's: no process may start with an earlier one.

@@ -29,6 +29,19 @@ pub(super) struct Entry<'a> {
     pub(super) routed: &'a RoutedUnit,
 }
 
+impl Entry<'_> {
+    /// How many numbers its events and what they lead to need, at most.
+    pub(super) fn numbers_max(&self) -> i64 {
+        let routes = self.routed.routes.iter().flatten();
+        let led_to =
+            routes.map(|route| match i64::from(route.fold.is_some()) + i64::from(route.ends.is_some()) {
+                0 => 1,
+                windows => KEPT_FOR_FOLDS + DRAWN_BY_FOLDS * windows,
+            });
+        i64::try_from(self.routed.unit.events.len()).unwrap_or(i64::MAX).saturating_add(led_to.sum())
+    }
+}
+
 /// Ids in the order of their keys, which is the order in which they are taken, with the place of each one's event.
 pub(super) struct Ids<'a> {
     places: Vec<i64>,
@@ -88,6 +101,12 @@ pub(super) struct Columns<'a> {
 /// Numbers that are kept for an event that goes into a window of a lane: those of windows and deliveries that it leads
 /// to stand between the event's and the next one's.
 const KEPT_FOR_FOLDS: i64 = 4;
+
+/// Numbers that an event may draw which goes into a window: for those of windows and deliveries that it leads to.
+const DRAWN_BY_FOLDS: i64 = 8;
+
+/// Numbers of what is written at once, unless a single unit needs more: half a block, so that windows that close have room.
+pub(super) const NUMBERS_MAX: i64 = 1 << BLOCK_BITS >> 1;
 
 /// Takes ids, in order, that are all new; fails if one is not. `$1` is the group's block. Here and below, arrays are
 /// unfolded side by side where they are selected, not in `FROM`, which would keep a copy of each.
@@ -229,9 +248,13 @@ impl<'a> Columns<'a> {
         self.owners.is_empty()
     }
 
-    /// How many numbers it needs.
-    pub(super) fn places(&self) -> i64 {
-        self.places
+    /// How many numbers it needs, at most.
+    pub(super) fn numbers_max(&self) -> i64 {
+        self.places.saturating_add(self.drawn_max())
+    }
+
+    fn drawn_max(&self) -> i64 {
+        i64::try_from(self.folded.len()).unwrap_or(i64::MAX).saturating_mul(DRAWN_BY_FOLDS)
     }
 
     /// Whether two events share a key. They must be sorted.
@@ -396,8 +419,7 @@ impl<'a> Columns<'a> {
         if self.folded.is_empty() {
             return Ok(());
         }
-        let most = i64::try_from(self.folded.len()).unwrap_or(i64::MAX).saturating_mul(8);
-        let has_room = self.places.saturating_add(most).saturating_add(folding.windows()) < 1 << BLOCK_BITS;
+        let has_room = self.numbers_max().saturating_add(folding.windows()) < 1 << BLOCK_BITS;
         let rest = if has_room { block + self.places } else { conn.only(DRAW, &[]).await?.get(0) };
         let mut numbers = Numbers::from(rest);
         for (index, route, place) in self.folded.iter().filter(|(index, ..)| is_fresh(*index)) {

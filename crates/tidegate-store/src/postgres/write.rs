@@ -11,13 +11,13 @@ use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
 use tokio_postgres::types::ToSql;
 
 use super::at_once::{self, Call};
-use super::db::{Asked, Conn};
+use super::db::{Asked, Conn, Fault};
 use super::deliveries::{self, Results};
 use super::folds::behind::Behind;
 use super::folds::{self, Folding, Reach, Tally};
 use super::lanes::{self, Lanes};
-use super::open::{BLOCK_BITS, CONFIGURATION};
-use super::submit::{Columns, Entry, Stamp};
+use super::open::CONFIGURATION;
+use super::submit::{Columns, Entry, NUMBERS_MAX, Stamp};
 use super::{admit, configuration, events, jobs};
 use crate::sabotage::{self, Line};
 use crate::{Admission, Claim, Committed, Group, Room};
@@ -172,7 +172,7 @@ fn collect_into<'a>(context: &mut Context<'a>, columns: &mut Columns<'a>) -> boo
         }
     }
     columns.sort();
-    !columns.has_twins() && columns.places() < 1 << BLOCK_BITS
+    !columns.has_twins() && columns.numbers_max() < NUMBERS_MAX
 }
 
 /// What a session needs before its first group.
@@ -240,8 +240,9 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     let unlaned = context.out.jobs.iter().filter(|job| job.lane.is_none());
     context.born = unlaned.map(|job| job.delivery).collect();
     context.out.numbers = columns.numbers(done.taken.as_deref(), done.block);
-    // Known ones are compared with what is there; that they are there is on disk already.
-    context.out.submissions = admit::answers(context, columns, done.taken.as_deref()).await?;
+    // Known ones are compared with what is there. The group is on disk already: without an answer, what it did is read back.
+    let answers = admit::answers(context, columns, done.taken.as_deref()).await;
+    context.out.submissions = answers.map_err(|_| Fault::Silent)?;
     Ok(())
 }
 

@@ -12,6 +12,10 @@ const OPEN: u8 = 0;
 const CUT_ANSWER: u8 = 1;
 const CUT_REQUEST: u8 = 2;
 const HAS_CUT: u8 = 3;
+/// The answer to a group, and then the first one after a new session has taken the life over.
+const CUT_TWICE: u8 = 4;
+const CUT_ONCE: u8 = 5;
+const CUT_NEXT: u8 = 6;
 
 /// Passes everything on, until it is told not to.
 pub(crate) struct Proxy {
@@ -41,6 +45,12 @@ impl Proxy {
         self.order.store(if done { CUT_ANSWER } else { CUT_REQUEST }, Ordering::SeqCst);
     }
 
+    /// Cuts the connection of whoever writes next when the server has done it, and again while it is found out what became of
+    /// that.
+    pub(crate) fn cut_at_next_group_and_again(&self) {
+        self.order.store(CUT_TWICE, Ordering::SeqCst);
+    }
+
     pub(crate) fn has_cut(&self) -> bool {
         self.order.load(Ordering::SeqCst) == HAS_CUT
     }
@@ -65,10 +75,19 @@ async fn accept(listener: TcpListener, target: String, order: Arc<AtomicU8>) {
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, order: Arc<AtomicU8>, cuts_at: u8) {
     let mut piece = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
-        let is_end = piece[..count].windows(9).any(|part| part == b"SELECT 1\0");
-        let is_meant = is_end || cuts_at == CUT_REQUEST;
-        if is_meant && order.compare_exchange(cuts_at, HAS_CUT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        let has = |end: &[u8; 9]| piece[..count].windows(9).any(|part| part == end);
+        let is_meant = has(b"SELECT 1\0") || cuts_at == CUT_REQUEST;
+        let goes_from =
+            |before, after| order.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_meant && goes_from(cuts_at, HAS_CUT) {
             return;
+        }
+        let is_answer = cuts_at == CUT_ANSWER;
+        if is_answer && (goes_from(CUT_NEXT, HAS_CUT) || is_meant && goes_from(CUT_TWICE, CUT_ONCE)) {
+            return;
+        }
+        if is_answer && has(b"UPDATE 1\0") {
+            goes_from(CUT_ONCE, CUT_NEXT);
         }
         if to.write_all(&piece[..count]).await.is_err() {
             return;

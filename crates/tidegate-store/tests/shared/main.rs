@@ -7,6 +7,7 @@ mod folds;
 mod grounds;
 mod held;
 mod late;
+mod midnight;
 mod repeats;
 #[path = "../harness/schema.rs"]
 mod schema;
@@ -98,6 +99,15 @@ async fn follow(store: &PostgresStore, from: &mut i64, seen: &mut Vec<String>) {
 async fn until_somebody_waits(client: &Client) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'tidegate'";
     while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until somebody waits for what `other` has locked.
+async fn until_somebody_waits_for(other: &Client, client: &Client) {
+    let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+    while client.query_one(sql, &[&pid]).await.unwrap().get::<_, i64>(0) == 0 {
         tokio::task::yield_now().await;
     }
 }
@@ -205,6 +215,30 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     assert_eq!(alive.beat(Load::default()).await.unwrap().replicas.len(), 2);
 }
 
+/// What a process held may be cancelled by another one at the very moment in which it is taken over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_ended_meanwhile_is_not_taken_over() {
+    let schema = Schema::new();
+    let (dead, alive) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
+    let to = Route::alone(subscriber(&alive).await, None);
+    let held = send(&dead, &["1", "2"], std::slice::from_ref(&to)).await.jobs;
+    expire(&schema, dead.incarnation()).await;
+    let (other, looker) = (connect(&schema).await, connect(&schema).await);
+    let cancel = format!(
+        "BEGIN; UPDATE deliveries SET status = 6, incarnation = NULL, holder = NULL WHERE id = {}",
+        held[0].delivery
+    );
+    other.client.batch_execute(&cancel).await.unwrap();
+    let expired = dead.incarnation();
+    let taking = tokio::spawn(async move { alive.take_over(expired, NOW).await.unwrap() });
+    until_somebody_waits_for(&other.client, &looker.client).await;
+    other.client.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(taking.await.unwrap().due, 1, "the other one");
+    let status = "SELECT status FROM deliveries WHERE id = $1";
+    let row = looker.client.query_one(status, &[&held[0].delivery]).await.unwrap();
+    assert_eq!(row.get::<_, i16>(0), 6, "it was told to be cancelled");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_that_ends_in_good_order_leaves_nothing_behind() {
     let schema = Schema::new();
@@ -237,6 +271,24 @@ async fn a_commit_whose_answer_is_lost_is_adopted() {
     let results = committed.jobs.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let done = store.commit(Arc::new(Group { now: NOW, results, ..Group::default() })).await.unwrap();
     assert_eq!(done.stale, 0);
+}
+
+/// While it is found out what became of a group, the way may be cut again: what it claimed is not forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_is_adopted_although_the_way_is_cut_again() {
+    let schema = Schema::new();
+    let proxy = Proxy::to(schema.url()).await;
+    let store = schema.open(&proxy.url(), NOW).await;
+    let to = Route::alone(subscriber(&store).await, None);
+    send(&store, &["0"], std::slice::from_ref(&to)).await;
+    let group = group(&store, &["1", "2"], std::slice::from_ref(&to)).await;
+    proxy.cut_at_next_group_and_again();
+    let committed = store.commit(Arc::new(group)).await;
+    assert!(proxy.has_cut(), "twice");
+    // Whether it is told now or with the next group, somebody has the deliveries in hand.
+    let mut jobs = committed.map(|committed| committed.jobs).unwrap_or_default();
+    jobs.extend(store.commit(Arc::new(Group { now: NOW, ..Group::default() })).await.unwrap().jobs);
+    assert_eq!(jobs.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,32 @@
+//! From one period to the next: nobody who reads for long, such as a dump, keeps the others from writing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_store::{Group, Store, UnitStatus};
+
+use super::schema::Schema;
+use super::{NOW, connect, group, send, statuses};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_reader_keeps_nobody_from_the_next_period() {
+    let schema = Schema::new();
+    let store = schema.open(schema.url(), NOW).await;
+    send(&store, &["today"], &[]).await;
+    let reader = connect(&schema).await;
+    // Made beside the first group of today.
+    let newest = "SELECT period FROM installation";
+    let today = NOW.as_ms() / 1_000;
+    while reader.client.query_one(newest, &[]).await.unwrap().get::<_, i64>(0) <= today {
+        tokio::task::yield_now().await;
+    }
+    let read = "BEGIN; LOCK TABLE events, attempts, members IN ACCESS SHARE MODE";
+    reader.client.batch_execute(read).await.unwrap();
+    for (days, id) in [(1, "tomorrow"), (1, "tomorrow, later")] {
+        let now = NOW.plus(Duration::from_secs(days));
+        let group = Group { now, ..group(&store, &[id], &[]).await };
+        assert_eq!(statuses(&store.commit(Arc::new(group)).await.unwrap()), [UnitStatus::Accepted]);
+    }
+    let row = reader.client.query_one("SELECT count(DISTINCT tableoid) FROM events", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 2, "each period has its own");
+}
