@@ -266,6 +266,8 @@ pub struct BackfillStep {
     /// The configuration that brought the subscriber. Events of this one or a later one came while the backfill ran: those
     /// that were folded into lanes were left to it, the others went their way.
     pub since: Version,
+    /// The configuration that it was judged by: ignored if the subscriber has changed since.
+    pub version: Version,
     /// The events that matched.
     pub matched: Vec<(Seq, Route)>,
 }

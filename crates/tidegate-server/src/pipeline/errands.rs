@@ -155,6 +155,7 @@ impl Errands {
         };
         let roster = self.rosters.current();
         let Some(endpoint) = roster.endpoint(subscriber) else { return Ok(none) };
+        step.version = roster.version;
         // Live events may be left to it at any time: only the store knows when it is over.
         let more = Stepped { is_more: true, ..none };
         if step.through == step.after && step.after < step.until {

@@ -9,7 +9,7 @@ use tidegate_core::time::Timestamp;
 
 use super::bench::{Bench, PROJECT, START, bodies, draft, room};
 use super::{Case, named};
-use crate::{BackfillStep, Change, Group, RetryOutcome};
+use crate::{BackfillStep, Change, Group, RetryOutcome, SubscriberUpdate};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["backfill":
@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_covers_its_own_project_only,
         a_step_covers_what_did_not_match_too,
         a_repeated_step_is_ignored,
+        a_step_that_was_judged_by_other_rules_is_ignored,
         a_restart_in_the_middle_goes_on,
         an_empty_store_is_done_at_once,
         live_events_of_lanes_wait_behind_it,
@@ -140,6 +141,20 @@ async fn a_repeated_step_is_ignored(bench: Bench) {
     finish(&bench, subscriber, 2, None).await;
     bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
     assert_eq!(covered(&bench, subscriber).await, ["1", "2", "3"]);
+}
+
+async fn a_step_that_was_judged_by_other_rules_is_ignored(bench: Bench) {
+    send_named(&bench, &["1", "2"]).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let (mut step, events) = bench.store().backfill(subscriber, 2).await.unwrap().unwrap();
+    step.matched = events.iter().map(|event| (event.seq, Route::alone(subscriber, Some(1)))).collect();
+    let update =
+        SubscriberUpdate { definition: Some("{\"order\":1}".to_owned()), ..SubscriberUpdate::default() };
+    bench.update(subscriber, update).await;
+    bench.commit(Group { backfills: vec![step], ..Group::default() }).await;
+    assert!(covered(&bench, subscriber).await.is_empty());
+    finish(&bench, subscriber, 2, None).await;
+    assert_eq!(covered(&bench, subscriber).await, ["1", "2"]);
 }
 
 async fn a_restart_in_the_middle_goes_on(mut bench: Bench) {

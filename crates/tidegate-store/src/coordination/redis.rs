@@ -159,6 +159,10 @@ impl Redis {
             return Ok(grant);
         }
         let Some(basins) = self.postgres.basins().await else { return Ok(Grant::nothing_for(home::FRESH)) };
+        if mark.age(timer::now()) >= home::FRESH {
+            // Meanwhile somebody may have moved them away.
+            return Ok(Grant::nothing_for(ANSWER_TIMEOUT));
+        }
         self.shared.move_in(link, &stay, &basins).await?;
         let grant = self.shared.ask(link, &stay, bucket, flow, wish).await?;
         Ok(grant.unwrap_or(Grant::nothing_for(ANSWER_TIMEOUT)))

@@ -401,8 +401,9 @@ pub(super) async fn backfill(
         .conn
         .row(
             "UPDATE subscribers SET backfill_after = CASE WHEN backfill_until <= $3 THEN NULL ELSE $3 END
-             WHERE no = $1 AND backfill_after = $2 AND deleted_at IS NULL RETURNING backfill_after IS NULL",
-            &[&step.subscriber, &step.after, &step.through],
+             WHERE no = $1 AND backfill_after = $2 AND version <= $4 AND deleted_at IS NULL
+             RETURNING backfill_after IS NULL",
+            &[&step.subscriber, &step.after, &step.through, &step.version],
         )
         .await?;
     let Some(done) = moved.map(|row| row.get::<_, bool>(0)) else { return Ok(()) };

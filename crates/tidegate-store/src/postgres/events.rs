@@ -235,20 +235,20 @@ pub(super) async fn backfill(
 ) -> Asked<Option<(BackfillStep, Vec<EventRow>)>> {
     let marks = conn
         .row(
-            "SELECT project, backfill_after, backfill_until, created_version, backfill_from FROM subscribers
+            "SELECT project, backfill_after, backfill_until, created_version, backfill_from, version FROM subscribers
              WHERE no = $1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
             &[&subscriber],
         )
         .await?;
     let Some(row) = marks else { return Ok(None) };
     let (project, after, until): (ProjectNo, Seq, Seq) = (row.get(0), row.get(1), row.get(2));
-    let (since, from): (Version, i64) = (row.get(3), row.get(4));
+    let (since, from, version): (Version, i64, Version) = (row.get(3), row.get(4), row.get(5));
     // Among live events that were left to it, one with a lower number may still come.
     let settled = horizon(conn, space).await?.clamp(after, until.max(after));
     let (through, mut events) = scan(conn, project, after, settled, limit).await?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
     Ok(Some((
-        BackfillStep { subscriber, project, after, through, until, since, matched: Vec::new() },
+        BackfillStep { subscriber, project, after, through, until, since, version, matched: Vec::new() },
         events,
     )))
 }

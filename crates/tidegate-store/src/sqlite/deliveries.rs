@@ -329,9 +329,13 @@ pub(super) fn due(conn: &Connection) -> rusqlite::Result<Vec<(SubscriberNo, Time
     Ok(due)
 }
 
-/// Creates the deliveries of one step of a backfill and moves its mark, or does nothing if the mark has moved.
+/// Creates the deliveries of one step of a backfill and moves its mark, or does nothing if the mark has moved or the
+/// subscriber has changed.
 pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqlite::Result<()> {
-    if context.backfilling.get(&step.subscriber) != Some(&step.after) {
+    let has_changed = "SELECT 1 FROM subscribers WHERE no = ?1 AND version > ?2";
+    if context.backfilling.get(&step.subscriber) != Some(&step.after)
+        || context.conn.prepare_cached(has_changed)?.exists([step.subscriber, step.version])?
+    {
         return Ok(());
     }
     // The events of this step may go from here on; younger ones still wait for the next step.

@@ -241,19 +241,19 @@ pub(super) fn backfill(
 ) -> rusqlite::Result<Option<(BackfillStep, Vec<EventRow>)>> {
     let marks = conn
         .prepare_cached(
-            "SELECT project, backfill_after, backfill_until, created_version, backfill_from FROM subscribers
+            "SELECT project, backfill_after, backfill_until, created_version, backfill_from, version FROM subscribers
              WHERE no = ?1 AND backfill_after IS NOT NULL AND deleted_at IS NULL",
         )?
         .query_row([subscriber], |row| {
             let (project, after, until) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok((project, after, until, row.get(3)?, row.get::<_, i64>(4)?))
+            Ok((project, after, until, row.get(3)?, row.get::<_, i64>(4)?, row.get(5)?))
         })
         .optional()?;
-    let Some((project, after, until, since, from)) = marks else { return Ok(None) };
+    let Some((project, after, until, since, from, version)) = marks else { return Ok(None) };
     let (through, mut events) = scan(conn, project, after, until, limit)?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
     Ok(Some((
-        BackfillStep { subscriber, project, after, through, until, since, matched: Vec::new() },
+        BackfillStep { subscriber, project, after, through, until, since, version, matched: Vec::new() },
         events,
     )))
 }
