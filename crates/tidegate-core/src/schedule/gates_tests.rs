@@ -231,6 +231,16 @@ fn a_gate_that_is_shared_begs_for_all_in_its_line() {
 }
 
 #[test]
+fn others_hear_when_a_client_came_not_when_something_last_happened_here() {
+    let mut schedule = Schedule::default();
+    schedule.share_rates();
+    schedule.set_gates(&BTreeMap::from([(GATE, flow("3/s", 3))]), at(0));
+    schedule.queue_client(GATE, at(500)).unwrap();
+    assert!(picks(&mut schedule, 501).is_empty());
+    assert_eq!(schedule.begs()[0].since, Some(at(500)));
+}
+
+#[test]
 fn a_line_that_became_empty_lets_the_others_know() {
     let mut schedule = Schedule::default();
     schedule.share_rates();

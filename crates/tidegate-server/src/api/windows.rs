@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -142,8 +143,38 @@ struct Wish {
     #[serde(default, deserialize_with = "said")]
     subscriber: Option<Option<String>>,
     #[serde(default, deserialize_with = "said")]
-    key: Option<Option<BTreeMap<String, Box<RawValue>>>>,
+    key: Option<Option<Members>>,
     all: Option<bool>,
+}
+
+/// The members of a key, each as it is written: a number may have more digits than any value holds.
+struct Members(BTreeMap<String, Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = BTreeMap::new();
+        while let Some((path, value)) = map.next_entry::<String, Box<RawValue>>()? {
+            if members.contains_key(&path) {
+                return Err(A::Error::custom(format_args!("duplicate field `{path}`")));
+            }
+            members.insert(path, value);
+        }
+        Ok(Members(members))
+    }
 }
 
 /// Tells what is null from what is absent.
@@ -154,7 +185,6 @@ fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
 /// Which windows.
 struct Asked {
     subscriber: Option<String>,
-    /// Each member as it is written: a number may have more digits than any value holds.
     key: Option<BTreeMap<String, Box<RawValue>>>,
     all: Option<bool>,
 }
@@ -172,7 +202,8 @@ impl Asked {
             let detail = "`key` is null: name a key as `GET /v1/windows` shows it, or leave `key` out to mean all of them";
             return Err(Problem::invalid("selector_invalid", "key", detail));
         }
-        Ok(Self { subscriber: subscriber.flatten(), key: key.flatten(), all })
+        let key = key.flatten().map(|Members(members)| members);
+        Ok(Self { subscriber: subscriber.flatten(), key, all })
     }
 }
 

@@ -178,11 +178,16 @@ fn key(given: &[String]) -> Result<Map<String, Value>, Failure> {
     {
         return serde_json::from_str(whole).map_err(|_| wrong(whole));
     }
-    let member = |text: &String| {
+    let mut members = Map::new();
+    for text in given {
         let (path, value) = text.split_once('=').ok_or_else(|| wrong(text))?;
-        Ok((path.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
-    };
-    given.iter().map(member).collect()
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        if members.insert(path.to_owned(), value).is_some() {
+            return Err(Failure::usage(format!("--fold-key names {path} twice"))
+                .detail("a key has one value for each of its members; ask once for each window"));
+        }
+    }
+    Ok(members)
 }
 
 #[cfg(test)]
@@ -202,6 +207,7 @@ mod tests {
         );
         assert_eq!(read(&["subject=a=b"]), Some(json!({"subject": "a=b"})));
         assert_eq!((read(&["type"]), read(&["{"])), (None, None));
+        assert_eq!(read(&["type=a", "type=b"]), None, "which one is meant?");
     }
 
     #[test]

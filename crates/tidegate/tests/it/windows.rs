@@ -191,6 +191,9 @@ fn what_is_wrong_with_a_wish_is_named() {
     let plain = server.subscribe(&hook, &Value::Null);
     for verb in ["flush", "cancel"] {
         let path = format!("/v1/windows/{verb}");
+        let twice = format!(r#"{{"subscriber":"{}","key":{{"type":"a","type":"b"}}}}"#, subscriber.id);
+        let answer = client.send("POST", &path, &[("content-type", "application/json")], twice.as_bytes());
+        assert_eq!(answer.problem(422, "field_repeated")["field"], "key.type");
         let key = |id: &str, key: Value| json!({ "subscriber": id, "key": key });
         for (body, status, code, field, remedy) in [
             (json!({ "subscriber": NOBODY }), 404, "not_found", Value::Null, "no such subscriber"),

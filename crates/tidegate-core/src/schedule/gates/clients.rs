@@ -10,6 +10,7 @@ use crate::time::Timestamp;
 impl Schedule {
     /// A client joins a line.
     pub fn queue_client(&mut self, gate: GateNo, now: Timestamp) -> Result<Ticket, Turnaway> {
+        self.latest = self.latest.max(now);
         let ticket = self.stamp();
         let line = self.lines.get_mut(&gate).ok_or(Turnaway::Unknown)?;
         if line.clients >= GATE_CLIENTS_MAX {
