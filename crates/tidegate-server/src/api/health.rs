@@ -24,6 +24,9 @@ use crate::clock::Clock;
 use crate::metrics::scrape::Scrape;
 use crate::settings::store::Address;
 
+/// How long readiness waits for what the store has to tell.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The process runs.
 pub(super) async fn livez() -> Response {
     json_answer(StatusCode::OK, &json!({ "status": "ok" }))
@@ -40,10 +43,7 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     checks.extend(observing(&app));
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
-        checks.extend(app.troubles.look(&app, now).await);
-        if is_verbose && !app.parts.standing.is_alone() {
-            checks.extend(sharing(&app).await);
-        }
+        checks.extend(looking(&app, is_verbose, now).await);
     }
     let worst = checks.iter().map(|check| check.state).max().unwrap_or(State::Ok);
     let (status, word) = match worst {
@@ -58,6 +58,26 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
         answer["checks"] = shown.into();
     }
     Ok(json_answer(status, &answer))
+}
+
+/// What the store tells, if it does so soon: whoever asks whether this process is ready does not wait for somebody's lock.
+async fn looking(app: &App, is_verbose: bool, now: Timestamp) -> Vec<Check> {
+    let asked = async {
+        let mut checks = app.troubles.look(app, now).await.to_vec();
+        if is_verbose && !app.parts.standing.is_alone() {
+            checks.extend(sharing(app).await);
+        }
+        checks
+    };
+    tokio::select! {
+        biased;
+        checks = asked => checks,
+        () = app.parts.clock.pause(LOOK_PATIENCE) => {
+            let detail = "whether work is stuck can not be seen: the store takes too long to tell".to_owned();
+            let remedy = "see whether somebody has locked a table, or whether the database is overloaded";
+            vec![Check::new("stuck", false, State::Degraded, detail, remedy)]
+        }
+    }
 }
 
 /// How bad it is.
@@ -133,11 +153,13 @@ fn store(app: &App) -> Check {
             "set it to on and let PostgreSQL read its settings again; events are accepted a second later";
         return Check::new("store", false, State::Failing, detail, remedy);
     }
-    let is_heard = app.parts.standing.is_heard();
-    let what = if is_heard { "the last commit failed" } else { "the database does not answer" };
+    let persist = &app.pipeline.persist;
+    // Something may keep the heartbeat alone from coming through; then `lease` tells.
+    let answers = app.parts.standing.is_heard() || persist.has_just_committed();
+    let what = if answers { "the last commit failed" } else { "the database does not answer" };
     let detail = format!("{what}: events can not be accepted");
     let remedy = "see the log for the error of the store; events are accepted again as soon as it works";
-    Check::new("store", is_heard && app.pipeline.persist.is_healthy(), State::Failing, detail, remedy)
+    Check::new("store", answers && persist.is_healthy(), State::Failing, detail, remedy)
 }
 
 /// Only for a store that is shared. Events are accepted without it, and sent when it is back.

@@ -111,6 +111,8 @@ impl Beats {
                 if !std::mem::replace(&mut self.has_failed, true) {
                     tracing::warn!(%error, "the store does not hear that this process lives");
                 }
+                // Whether it takes events all the same is worth knowing.
+                self.persist.look_again();
             }
         }
         self.standing.set_heard(!self.has_failed);

@@ -2,8 +2,10 @@
 //!
 //! Every decision is `tidegate_core::schedule`'s; this is its lock and its bell.
 
+mod holding;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub struct Desk {
     /// Rates and gates are kept for several processes together.
     pub(super) is_sharing: bool,
     standing: Arc<Standing>,
+    /// What became of the last deliveries can not be written: no more begin.
+    is_held_back: AtomicBool,
     /// How often everything here was forgotten. Moves only while the schedule is locked.
     life: AtomicU64,
     pub(super) work: Notify,
@@ -84,6 +88,7 @@ impl Desk {
             clients: Mutex::default(),
             is_sharing: false,
             standing,
+            is_held_back: AtomicBool::new(false),
             life: AtomicU64::new(0),
             work: Notify::new(),
             appetite: Notify::new(),
@@ -137,7 +142,7 @@ impl Desk {
 
     /// The next delivery to send.
     pub fn pick(&self) -> Option<Pick> {
-        if !self.standing.may_act() {
+        if !self.may_begin() {
             return None;
         }
         let mut schedule = self.lock();
@@ -168,7 +173,7 @@ impl Desk {
 
     /// An attempt has ended; the next delivery to send, if there is one.
     pub fn finish_and_pick(&self, ended: Ended) -> (Option<Pick>, Report) {
-        if !self.standing.may_act() {
+        if !self.may_begin() {
             return (None, self.finish(ended));
         }
         let now = self.clock.now();
@@ -463,7 +468,7 @@ impl Desk {
     /// Returns when there may be something to pick that was not there before.
     pub async fn work(&self) {
         // Without a lease nobody goes on, whatever the time is; when it is back everybody is told.
-        let throttled = self.standing.may_act().then(|| self.lock().throttled_until()).flatten();
+        let throttled = self.may_begin().then(|| self.lock().throttled_until()).flatten();
         tokio::select! {
             biased;
             () = self.work.notified() => {}

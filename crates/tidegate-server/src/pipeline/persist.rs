@@ -18,7 +18,7 @@ mod patience;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct Persist {
     pending: Mutex<Pending>,
     wake: Notify,
     is_healthy: AtomicBool,
+    /// When the last commit came back, on the steady clock in milliseconds.
+    committed_ms: AtomicU64,
     crowds: Crowds,
 }
 
@@ -141,6 +143,7 @@ impl Persist {
             pending: Mutex::default(),
             wake: Notify::new(),
             is_healthy: AtomicBool::new(true),
+            committed_ms: AtomicU64::new(0),
             crowds: Crowds::default(),
         })
     }
@@ -343,6 +346,7 @@ impl Persist {
         if !self.is_healthy.swap(true, Ordering::Relaxed) {
             tracing::info!("the store works again");
         }
+        self.remember_commit();
         if let Some(coordination) = &self.coordination {
             self.tell(&**coordination, &committed, &batch.group);
         }

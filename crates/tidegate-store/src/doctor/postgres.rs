@@ -311,7 +311,8 @@ fn judge_standbys(standbys: &[Standby], waits: &str, names: &str, role: &str) ->
 async fn rights(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
     let sql = "SELECT current_user::text, current_database()::text, CASE WHEN to_regnamespace($1) IS NULL
         THEN has_database_privilege(current_database(), 'CREATE')
-        ELSE has_schema_privilege($1::text, 'CREATE') AND has_schema_privilege($1::text, 'USAGE') END";
+        ELSE has_schema_privilege($1::text, 'CREATE') AND has_schema_privilege($1::text, 'USAGE') END,
+        to_regnamespace($1) IS NOT NULL";
     let schema = target.schema();
     let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
     let (role, database): (&str, &str) = (row.get(0), row.get(1));
@@ -319,7 +320,7 @@ async fn rights(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
         return Ok(vec![Symptom::fine("rights", format!("{role} may make tables in the schema {schema}"))]);
     }
     let detail = format!("{role} may not make tables in the schema {schema}");
-    Ok(vec![Symptom::failing("rights", detail, rights_remedy(schema, role, database))])
+    Ok(vec![Symptom::failing("rights", detail, rights_remedy(schema, row.get(3), role, database))])
 }
 
 /// Which versions may run on what is there.
@@ -368,13 +369,19 @@ async fn tables(client: &Client, target: &Target) -> Result<Vec<Symptom>> {
 }
 
 async fn lives(client: &Client, schema: &str) -> Result<Symptom> {
+    client.batch_execute("SET lock_timeout = '2s'").await.map_err(failed)?;
     let sql = format!("SELECT count(*)::float8 FROM {schema}.beats");
     match number(client, &sql).await {
         Ok(count) => {
             Ok(Symptom::fine("tables", format!("in the schema {schema}; {count:.0} processes share them")))
         }
         Err(Error::Unavailable(text)) => {
-            let remedy = "connect as the role that the servers use";
+            let remedy = match text.contains("lock timeout") {
+                true => {
+                    "somebody has locked a table of the servers: see pg_locks and pg_stat_activity for who"
+                }
+                false => "connect as the role that the servers use",
+            };
             Ok(Symptom::warning("tables", format!("the schema {schema}: {text}"), remedy))
         }
         Err(error) => Err(error),

@@ -245,11 +245,13 @@ where
 fn check_schema(schema: &str) -> Result<()> {
     let is_plain =
         schema.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    if is_plain && schema.len() <= 40 && schema.starts_with(|first: char| first.is_ascii_lowercase()) {
+    let is_named = schema.starts_with(|first: char| first.is_ascii_lowercase()) && !schema.starts_with("pg_");
+    if is_plain && schema.len() <= 40 && is_named {
         return Ok(());
     }
     Err(unusable(format!(
-        "the schema {schema:?} of the store can not be used: take up to 40 lower-case letters, digits and _"
+        "the schema {schema:?} of the store can not be used: take up to 40 lower-case letters, digits and _, not beginning \
+         with pg_"
     )))
 }
 

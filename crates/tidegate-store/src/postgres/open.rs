@@ -34,6 +34,10 @@ const AHEAD_MAX: Duration = Duration::from_hours(1);
 const AHEAD_WAIT_MS: u32 = 100;
 const AHEAD_AGAIN: Duration = Duration::from_secs(15);
 
+/// The same for whoever changes the schema. It must be shorter than a heartbeat lasts.
+const MIGRATE_WAIT_MS: u32 = 1_000;
+const MIGRATE_AGAIN: Duration = Duration::from_secs(3);
+
 /// A group's numbers are one block of the sequence: two to the power of this many.
 pub(super) const BLOCK_BITS: u32 = 20;
 
@@ -152,12 +156,31 @@ pub(crate) fn takes_no_writes(is_standby: bool, is_read_only: bool) -> Option<(&
 }
 
 /// Brings the schema up to date; one process at a time.
+/// Brings the schema up to date. Whoever waits for a table keeps everybody from it who comes later, those that go on meanwhile
+/// too: so it is not waited for long.
 async fn migrate(target: &Target) -> Result<()> {
+    while !migrate_at_once(target).await? {
+        tracing::warn!(
+            "somebody reads what is to be changed for long, such as a dump: the schema waits for that"
+        );
+        pause(MIGRATE_AGAIN).await;
+    }
+    Ok(())
+}
+
+/// Says whether nobody stood in its way. What a role is told about timeouts is meant for questions.
+async fn migrate_at_once(target: &Target) -> Result<bool> {
     let session = target.connect_plain().await?;
     let client = &session.client;
     let schema = target.schema();
-    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK})", target.space());
-    client.batch_execute(&lock).await.map_err(failed)?;
+    let lock = format!(
+        "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = {MIGRATE_WAIT_MS};
+         BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK})",
+        target.space()
+    );
+    if is_in_the_way(client.batch_execute(&lock).await)? {
+        return Ok(false);
+    }
     let sql = "SELECT to_regnamespace($1) IS NULL, current_user::text, current_database()::text";
     let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
     // Only if it is not there: a role that was given one need not be allowed to make any.
@@ -166,7 +189,8 @@ async fn migrate(target: &Target) -> Result<()> {
         "{make} SET LOCAL search_path = {schema}; SET LOCAL client_min_messages = warning;
          CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, needs INTEGER NOT NULL DEFAULT 0);"
     );
-    let refused = |error| not_allowed(error, &rights_remedy(schema, row.get(1), row.get(2)));
+    let refused =
+        |error| not_allowed(error, &rights_remedy(schema, !row.get::<_, bool>(0), row.get(1), row.get(2)));
     client.batch_execute(&begin).await.map_err(refused)?;
     number_anew(client).await?;
     let sql = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM migrations";
@@ -174,13 +198,26 @@ async fn migrate(target: &Target) -> Result<()> {
     let [number, needs] = [0, 1].map(|column| row.get::<_, i32>(column).unsigned_abs());
     for migration in missing(MIGRATIONS, Recorded { number, needs })? {
         let step = format!("{}; {}", migration.sql, record(migration));
-        client.batch_execute(&step).await.map_err(failed)?;
+        if is_in_the_way(client.batch_execute(&step).await)? {
+            return Ok(false);
+        }
     }
-    client.batch_execute("COMMIT").await.map_err(failed)
+    client.batch_execute("COMMIT").await.map_err(failed)?;
+    Ok(true)
+}
+
+fn is_in_the_way(done: std::result::Result<(), tokio_postgres::Error>) -> Result<bool> {
+    match done {
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(true),
+        done => done.map(|()| false).map_err(failed),
+    }
 }
 
 /// How a role gets what it needs.
-pub(crate) fn rights_remedy(schema: &str, role: &str, database: &str) -> String {
+pub(crate) fn rights_remedy(schema: &str, is_there: bool, role: &str, database: &str) -> String {
+    if is_there {
+        return format!("GRANT USAGE, CREATE ON SCHEMA {schema} TO \"{role}\"");
+    }
     format!(
         "GRANT CREATE ON DATABASE \"{database}\" TO \"{role}\", or make the schema for it with \
          CREATE SCHEMA {schema} AUTHORIZATION \"{role}\""

@@ -132,11 +132,8 @@ pub(super) async fn end(
         let (id, subscriber, lane): (DeliveryNo, SubscriberNo, Option<Lane>) =
             (row.get(0), row.get(1), row.get(2));
         let lost = row.get::<_, i32>(3).unsigned_abs() + u32::from(is_lost);
-        if lost < CLAIMS_LOST_MAX {
-            due.push(id)
-        } else {
-            aside.push(id)
-        }
+        let fate = if lost < CLAIMS_LOST_MAX { &mut due } else { &mut aside };
+        fate.push(id);
         touched.extend(lane.map(|lane| (subscriber, lane)));
     }
     lanes::lock(conn, space, &touched).await?;

@@ -30,6 +30,11 @@ impl Schema {
 
     /// Another process of the store, which reaches it by this URL.
     pub(crate) async fn open(&self, url: &str, now: Timestamp) -> PostgresStore {
+        Self::open_at(url, now).await
+    }
+
+    /// The same, for whoever only has the URL.
+    pub(crate) async fn open_at(url: &str, now: Timestamp) -> PostgresStore {
         // Short periods, so that what is kept by the period goes in a test's time.
         let periods = Periods { length: Duration::from_secs(1), bits: 32 };
         let terms = Terms { name: "test".to_owned(), periods, salt: b"salt".to_vec() };

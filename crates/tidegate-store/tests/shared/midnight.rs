@@ -1,4 +1,5 @@
-//! From one period to the next: nobody who reads for long, such as a dump, keeps the others from writing.
+//! From one period to the next, and from one version to the next: nobody who reads for long, such as a dump, keeps the others
+//! from writing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use tidegate_store::{Group, Store, UnitStatus};
 
 use super::schema::Schema;
-use super::{NOW, connect, group, send, statuses};
+use super::{NOW, connect, group, send, statuses, until_somebody_waits_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_reader_keeps_nobody_from_the_next_period() {
@@ -29,4 +30,20 @@ async fn a_long_reader_keeps_nobody_from_the_next_period() {
     }
     let row = reader.client.query_one("SELECT count(DISTINCT tableoid) FROM events", &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), 2, "each period has its own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_waits_for_a_long_reader_keeps_nobody_waiting() {
+    let schema = Schema::new();
+    drop(schema.open(schema.url(), NOW).await);
+    let (reader, other) = (connect(&schema).await, connect(&schema).await);
+    let undo = "ALTER TABLE beats DROP COLUMN switches; DELETE FROM migrations WHERE number = 19";
+    reader.client.batch_execute(undo).await.unwrap();
+    reader.client.batch_execute("BEGIN; LOCK TABLE beats IN ACCESS SHARE MODE").await.unwrap();
+    let url = schema.url().to_owned();
+    let opening = tokio::spawn(async move { Schema::open_at(&url, NOW).await });
+    until_somebody_waits_for(&reader.client, &other.client).await;
+    other.client.batch_execute("SET lock_timeout = '5s'; UPDATE beats SET at = at").await.unwrap();
+    reader.client.batch_execute("COMMIT").await.unwrap();
+    opening.await.unwrap();
 }

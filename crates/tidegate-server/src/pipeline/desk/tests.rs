@@ -59,6 +59,16 @@ async fn nothing_is_begun_without_a_lease_and_it_goes_on_with_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_begun_while_results_can_not_be_written() {
+    let (_, _, desk) = desk();
+    desk.hold_back();
+    assert!(desk.pick().is_none());
+    desk.go_on();
+    tokio::time::timeout(Duration::from_secs(1), desk.work()).await.expect("everybody is told");
+    assert!(desk.pick().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_turn_of_a_former_life_is_never_used() {
     let (clock, standing, desk) = desk();
     let pick = desk.pick().expect("a turn");

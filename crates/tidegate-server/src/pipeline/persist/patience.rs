@@ -10,6 +10,11 @@ use super::{Batch, Persist};
 
 /// How long somebody waits, before they are told to come again.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long deliveries go on whose results can not be written: if the process ended now, all of them would be sent again.
+const RESULTS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A commit this long ago says that the store works.
+const JUST: Duration = Duration::from_secs(3);
 
 impl Persist {
     /// Commits. When that takes too long, whoever has something in this group, or comes meanwhile, is told to come again.
@@ -19,7 +24,23 @@ impl Persist {
         tokio::select! {
             biased;
             result = &mut commit => return result,
-            () = self.clock.pause(COMMIT_PATIENCE) => {}
+            () = self.clock.pause(RESULTS_PATIENCE) => {}
+        }
+        self.desk.hold_back();
+        let result = self.more_patiently(commit, batch).await;
+        self.desk.go_on();
+        result
+    }
+
+    async fn more_patiently(
+        &self,
+        mut commit: impl Future<Output = Result<Committed, Error>> + Unpin,
+        batch: &mut Batch,
+    ) -> Result<Committed, Error> {
+        tokio::select! {
+            biased;
+            result = &mut commit => return result,
+            () = self.clock.pause(COMMIT_PATIENCE - RESULTS_PATIENCE) => {}
         }
         if self.is_healthy.swap(false, Ordering::Relaxed) {
             tracing::error!("the store does not answer: nothing is accepted until it does");
@@ -35,4 +56,17 @@ impl Persist {
         self.lock().is_stuck = false;
         result
     }
+
+    pub(super) fn remember_commit(&self) {
+        self.committed_ms.store(ms(self.clock.steady()), Ordering::Relaxed);
+    }
+
+    /// Whether something was committed within the last moments.
+    pub fn has_just_committed(&self) -> bool {
+        ms(self.clock.steady()).saturating_sub(self.committed_ms.load(Ordering::Relaxed)) < ms(JUST)
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
