@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::{DEAD_LETTERS_MANY, STUCK_AFTER_MS, TROUBLE_LOOK_EVERY_MS};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{StorePart, Vital};
+use tidegate_store::{Error, StorePart, Vital};
 
 use super::census::Figures;
 use super::problem::Answer;
@@ -26,6 +26,9 @@ use crate::settings::store::Address;
 
 /// How long readiness waits for what the store has to tell.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a scrape waits for that: less than scrapers wait for a scrape.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(6);
 
 /// The process runs.
 pub(super) async fn livez() -> Response {
@@ -360,18 +363,15 @@ async fn look(app: &App) -> Option<Known> {
         return None;
     }
     let asked = async {
-        let figures = app.census.figures(store, clock).await?;
-        Ok::<_, tidegate_store::Error>((figures, store.sizes().await?))
+        let (figures, sizes) = (app.census.figures(store, clock).await?, store.sizes().await?);
+        Ok(Known { figures, sizes, vitals: app.vitals.look(&**store, clock).await })
     };
-    match asked.await {
-        Ok((figures, sizes)) => {
-            Some(Known { figures, sizes, vitals: app.vitals.look(&**store, clock).await })
-        }
-        Err(error) => {
-            tracing::warn!(%error, "a scrape can not look into the store");
-            None
-        }
-    }
+    let told: tidegate_store::Result<Known> = tokio::select! {
+        biased;
+        told = asked => told,
+        () = clock.pause(SCRAPE_PATIENCE) => Err(Error::Unavailable("it takes too long to tell".to_owned())),
+    };
+    told.inspect_err(|error| tracing::warn!(%error, "a scrape can not look into the store")).ok()
 }
 
 /// What scrapers that know it ask for.

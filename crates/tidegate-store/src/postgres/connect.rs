@@ -132,7 +132,7 @@ impl Target {
     /// A new session with the usual settings. Its bytes are moved on the loop that asks for it.
     pub async fn connect(&self) -> Result<Session> {
         let session = self.connect_plain().await?;
-        let settings = format!("{SETTINGS} SET search_path = {}; {KEEPING}", self.schema);
+        let settings = format!("{SETTINGS} SET search_path = \"{}\"; {KEEPING}", self.schema);
         let asked = session.client.simple_query(&settings);
         let told = in_time(asked).await?.map_err(failed)?;
         let told = told.iter().find_map(|message| match message {

@@ -181,8 +181,14 @@ async fn migrate_at_once(target: &Target) -> Result<bool> {
     if is_in_the_way(client.batch_execute(&lock).await)? {
         return Ok(false);
     }
-    let sql = "SELECT to_regnamespace($1) IS NULL, current_user::text, current_database()::text";
+    let sql = "SELECT to_regnamespace($1) IS NULL, current_user::text, current_database()::text,
+        EXISTS (SELECT FROM pg_get_keywords() WHERE word = $1 AND catcode IN ('R', 'T'))";
     let row = client.query_one(sql, &[&schema]).await.map_err(failed)?;
+    if row.get(3) {
+        return Err(Error::Unusable(format!(
+            "the schema {schema} is a word of SQL: name another one in store.url"
+        )));
+    }
     // Only if it is not there: a role that was given one need not be allowed to make any.
     let make = if row.get(0) { format!("CREATE SCHEMA {schema};") } else { String::new() };
     let begin = format!(

@@ -122,7 +122,18 @@ async fn a_role_without_a_right_in_the_schema_is_told_the_same_by_both() {
     let why = refusal(url.as_str()).await;
     let (severity, remedy) = examined(url.as_str(), "rights").await;
     assert!(severity == Severity::Failing && why.ends_with(&remedy), "{why} / {remedy}");
+    run(&session.client, &[&remedy]).await;
+    drop(open(url.as_str()).await.expect("the remedy helps"));
     forget(&session.client, &role).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_a_word_of_sql_is_refused_in_words() {
+    let schema = Schema::new();
+    let target = Target::parse(schema.url()).unwrap();
+    let url = schema.url().replace(target.schema(), "user");
+    let why = open(&url).await.err().expect("it can not be named").to_string();
+    assert!(why.contains("the schema user is a word of SQL"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
