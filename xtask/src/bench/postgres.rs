@@ -66,6 +66,7 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
     let url = stage.services()?.postgres_url();
+    settle(stage)?;
     let (mut p50s, mut p99s, mut bare_p50s, mut bare_p99s) = (vec![], vec![], vec![], vec![]);
     for _ in 0..stage.rounds() {
         let (bare_p50, bare_p99) = bare::paced_insert_ms(&url, 1_000, Duration::from_millis(5))?;
@@ -90,6 +91,7 @@ fn replicas(stage: &mut Stage) -> Result<Vec<Row>> {
     let servers =
         (0..REPLICAS_MAX).map(|which| stage.replica("replicas", which)).collect::<Result<Vec<_>>>()?;
     let created = stage.subscribe(&servers[0], 1)?;
+    settle(stage)?;
     let mut rates = vec![Vec::new(); REPLICAS_MAX];
     for _ in 0..stage.rounds() {
         for count in 1..=REPLICAS_MAX {
@@ -106,6 +108,12 @@ fn replicas(stage: &mut Stage) -> Result<Vec<Row>> {
         Row::new("replicas", "three processes", rates[2] / rates[0], "×", AtLeast(0.8)),
         Row::new("replicas", "deadlocks", deadlocks, "", AtMost(0.0)),
     ])
+}
+
+/// What the figure before has left to be written is not what the next one is about.
+fn settle(stage: &mut Stage) -> Result<()> {
+    bare::settle(&stage.services()?.postgres_url())?;
+    stage.settle()
 }
 
 /// Deliveries per second of one load that is spread over these servers.
