@@ -17,6 +17,7 @@ mod intake;
 mod jobs;
 mod keys;
 mod master_key;
+mod members;
 mod objects;
 mod openapi;
 mod pages;

@@ -4,18 +4,17 @@
 //! The fragments are put together when the description is first asked for. Members keep the order in which they were
 //! written, because people read them too.
 
-use std::fmt;
 use std::sync::LazyLock;
 
 use axum::response::Response;
 use http::StatusCode;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::errors::ERRORS;
 use super::json_text;
+use super::members::Members;
 
 /// `base.json` says what the others share; each of them has its own tag, paths and components.
 const FRAGMENTS: &[&str] = &[
@@ -111,10 +110,6 @@ impl Description {
     }
 }
 
-/// A JSON object that keeps the order and the text of its members.
-#[derive(Default)]
-struct Members(Vec<(String, Box<RawValue>)>);
-
 impl Members {
     fn extend(&mut self, other: Self) {
         for (name, value) in other.0 {
@@ -127,29 +122,5 @@ impl Members {
 impl Serialize for Members {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor)
-    }
-}
-
-struct MembersVisitor;
-
-impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
-        }
-        Ok(Members(members))
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
-use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -21,6 +20,7 @@ use tidegate_core::route::Path;
 use tidegate_store::{DeliveryRow, EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
 
 use super::auth::Caller;
+use super::members::Members;
 use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, parse, read_body};
@@ -147,36 +147,6 @@ struct Wish {
     all: Option<bool>,
 }
 
-/// The members of a key, each as it is written: a number may have more digits than any value holds.
-struct Members(BTreeMap<String, Box<RawValue>>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor)
-    }
-}
-
-struct MembersVisitor;
-
-impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members;
-
-    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("a map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-        let mut members = BTreeMap::new();
-        while let Some((path, value)) = map.next_entry::<String, Box<RawValue>>()? {
-            if members.contains_key(&path) {
-                return Err(A::Error::custom(format_args!("duplicate field `{path}`")));
-            }
-            members.insert(path, value);
-        }
-        Ok(Members(members))
-    }
-}
-
 /// Tells what is null from what is absent.
 fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
@@ -185,6 +155,7 @@ fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
 /// Which windows.
 struct Asked {
     subscriber: Option<String>,
+    /// Each member as it is written: a number may have more digits than any value holds.
     key: Option<BTreeMap<String, Box<RawValue>>>,
     all: Option<bool>,
 }
@@ -202,9 +173,22 @@ impl Asked {
             let detail = "`key` is null: name a key as `GET /v1/windows` shows it, or leave `key` out to mean all of them";
             return Err(Problem::invalid("selector_invalid", "key", detail));
         }
-        let key = key.flatten().map(|Members(members)| members);
+        let key = key.flatten().map(once_each).transpose()?;
         Ok(Self { subscriber: subscriber.flatten(), key, all })
     }
+}
+
+/// A member that stands twice may have been meant as two keys.
+fn once_each(Members(members): Members) -> Result<BTreeMap<String, Box<RawValue>>, Problem> {
+    let mut key = BTreeMap::new();
+    for (path, value) in members {
+        let field = format!("key.{path}");
+        if key.insert(path, value).is_some() {
+            let detail = "a key has one value for each of its members: ask once for each window";
+            return Err(Problem::invalid("field_repeated", &field, detail));
+        }
+    }
+    Ok(key)
 }
 
 async fn end(app: &App, caller: &Caller, asked: Asked, end: WindowsEnd) -> Answer {

@@ -347,6 +347,7 @@ impl Persist {
             tracing::info!("the store works again");
         }
         self.remember_commit();
+        self.desk.go_on();
         if let Some(coordination) = &self.coordination {
             self.tell(&**coordination, &committed, &batch.group);
         }
@@ -393,6 +394,7 @@ impl Persist {
         if self.is_healthy.swap(false, Ordering::Relaxed) {
             tracing::error!(%error, "the store failed: nothing is accepted until it works again");
         }
+        self.desk.hold_back();
         self.observe.forget();
         let mut pending = self.lock();
         let mut results = batch.group.results;

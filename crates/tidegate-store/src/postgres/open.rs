@@ -155,13 +155,12 @@ pub(crate) fn takes_no_writes(is_standby: bool, is_read_only: bool) -> Option<(&
     is_read_only.then_some(("is read only (default_transaction_read_only is on)", remedy))
 }
 
-/// Brings the schema up to date; one process at a time.
-/// Brings the schema up to date. Whoever waits for a table keeps everybody from it who comes later, those that go on meanwhile
-/// too: so it is not waited for long.
+/// Brings the schema up to date; one process at a time. Whoever waits for a table keeps everybody from it who comes later, those
+/// that go on meanwhile too: so it is not waited for long.
 async fn migrate(target: &Target) -> Result<()> {
     while !migrate_at_once(target).await? {
         tracing::warn!(
-            "somebody reads what is to be changed for long, such as a dump: the schema waits for that"
+            "somebody is in the way of a change of the schema, such as a dump that reads for long: it is tried again"
         );
         pause(MIGRATE_AGAIN).await;
     }

@@ -11,10 +11,12 @@ impl Desk {
         self.is_held_back.store(true, Ordering::Release);
     }
 
-    /// They may again.
+    /// They may again: something was written.
     pub(in super::super) fn go_on(&self) {
-        self.is_held_back.store(false, Ordering::Release);
-        self.ring();
+        if self.is_held_back.load(Ordering::Acquire) {
+            self.is_held_back.store(false, Ordering::Release);
+            self.ring();
+        }
     }
 
     /// Whether somebody may begin now.

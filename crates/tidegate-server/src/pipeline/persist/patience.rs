@@ -27,16 +27,6 @@ impl Persist {
             () = self.clock.pause(RESULTS_PATIENCE) => {}
         }
         self.desk.hold_back();
-        let result = self.more_patiently(commit, batch).await;
-        self.desk.go_on();
-        result
-    }
-
-    async fn more_patiently(
-        &self,
-        mut commit: impl Future<Output = Result<Committed, Error>> + Unpin,
-        batch: &mut Batch,
-    ) -> Result<Committed, Error> {
         tokio::select! {
             biased;
             result = &mut commit => return result,
