@@ -198,6 +198,8 @@ mod tests {
             ("1e300", "1e+300"),
             (&longer, "1e+300"),
             (&long, &format!("number:{long}")),
+            ("1301257937266654.2", "1301257937266654.2"),
+            ("1301257937266654.3", "number:1301257937266654.3"),
             ("1e400", "number:1e+400"),
             ("-12.5e-400", "number:-1.25e-399"),
             ("0.1000000000000000000000001", "number:0.1000000000000000000000001"),
@@ -275,8 +277,10 @@ mod tests {
             if number.fract() != 0.0 {
                 prop_assert_eq!(text(&written), Number::from_f64(number).unwrap().to_string());
             }
+            // As JSON writes it: of two shortest decimals that are equally near, others may show the other one.
             if float.fract() != 0.0 {
-                prop_assert_eq!(text(&float.to_string()), Number::from_f64(float).unwrap().to_string());
+                let shown = Number::from_f64(float).unwrap().to_string();
+                prop_assert_eq!(text(&shown), shown);
             }
         }
 
