@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
     pub(super) out: Committed,
     pub(super) delta: Delta,
     pub(super) draft: Draft<'a>,
-    joined: Vec<Joined>,
+    joined: Vec<Joined<&'a Bytes>>,
     pub(super) statements: Statements<'a>,
 }
 
@@ -119,6 +119,7 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate)?;
     let Written { no, mut out, delta, next_no, backfilling, telling, room, decided, joined } =
         write_all(&tx, writer, group, room, (&dedupe, &book))?;
+    let joined = writer.recent.lock().unwrap_or_else(PoisonError::into_inner).copies(joined);
     if let Err(error) = (writer.end)(tx)
         && !(is_storage_fault(&error) && is_there(writer, no, &mut out))
     {
@@ -129,15 +130,13 @@ fn transact(writer: &mut Writer, group: &Group, room: Room) -> rusqlite::Result<
     writer.telling = telling;
     dedupe.apply(&delta);
     book.apply(decided);
-    if !joined.is_empty() {
-        writer.recent.lock().unwrap_or_else(PoisonError::into_inner).add(joined);
-    }
+    writer.recent.lock().unwrap_or_else(PoisonError::into_inner).add(joined);
     out.close_due = book.next_due();
     Ok((out, room))
 }
 
 /// What a group's statements did, to be believed after the commit.
-struct Written {
+struct Written<'a> {
     no: i64,
     out: Committed,
     delta: Delta,
@@ -146,16 +145,16 @@ struct Written {
     telling: Telling,
     room: Room,
     decided: Decided,
-    joined: Vec<Joined>,
+    joined: Vec<Joined<&'a Bytes>>,
 }
 
-fn write_all(
-    tx: &Transaction<'_>,
+fn write_all<'a>(
+    tx: &'a Transaction<'_>,
     writer: &Writer,
-    group: &Group,
+    group: &'a Group,
     room: Room,
-    (dedupe, book): (&Dedupe, &Book),
-) -> rusqlite::Result<Written> {
+    (dedupe, book): (&Dedupe, &'a Book),
+) -> rusqlite::Result<Written<'a>> {
     let mut context = Context {
         conn: tx,
         group,
@@ -243,10 +242,10 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
 /// Units whose windows are brought near at once: not so many that the first of them are far away again when the last come.
 const LOOK_AHEAD_UNITS: usize = 64;
 
-fn submit(
-    context: &mut Context<'_>,
+fn submit<'a>(
+    context: &mut Context<'a>,
     dedupe: &Dedupe,
-    submission: &Submission,
+    submission: &'a Submission,
 ) -> rusqlite::Result<Vec<UnitStatus>> {
     let mut statuses = Vec::with_capacity(submission.units.len());
     for (index, routed) in submission.units.iter().enumerate() {
@@ -273,10 +272,10 @@ fn submit(
     Ok(statuses)
 }
 
-fn accept(
-    context: &mut Context<'_>,
+fn accept<'a>(
+    context: &mut Context<'a>,
     submission: &Submission,
-    routed: &crate::RoutedUnit,
+    routed: &'a crate::RoutedUnit,
 ) -> rusqlite::Result<()> {
     for (index, event) in routed.unit.events.iter().enumerate() {
         let is_once = routed.routes[index].is_sorted_by(|a, b| a.subscriber < b.subscriber);
