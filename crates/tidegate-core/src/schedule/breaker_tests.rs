@@ -73,6 +73,21 @@ fn the_store_is_asked_for_one_at_the_time_of_the_probe() {
     assert_eq!(schedule.wishes(at(16)), [(1, 1)]);
 }
 
+/// A job that sends dead letters again waits until a subscriber is calm, also when its last ones failed and opened the breaker.
+#[test]
+fn one_that_has_nothing_left_is_calm() {
+    let mut schedule = Schedule::default();
+    schedule.admit(1, terms(1), at(0));
+    schedule.push(job(1), at(0)).unwrap();
+    let turn = schedule.pick(at(0)).unwrap();
+    assert!(finish(&mut schedule, &turn, FAILED, 0).turned.is_some());
+    assert!(!schedule.is_busy(1, 10));
+    schedule.spill(1);
+    assert!(schedule.is_busy(1, 10) && schedule.store_due_at() == Some(at(5)));
+    schedule.refilled(1, true, None);
+    assert!(!schedule.is_busy(1, 10));
+}
+
 #[test]
 fn a_probe_waits_for_what_is_still_under_way() {
     let mut schedule = Schedule::default();

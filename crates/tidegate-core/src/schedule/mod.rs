@@ -374,7 +374,8 @@ impl Schedule {
         let bytes: usize = queue.iter().map(|ready| ready.job.body.len()).sum();
         lineup.bytes -= bytes;
         self.bytes -= bytes;
-        lineup.spilled = true;
+        // What the store has of it otherwise is known; a look that nobody will make must not be waited for.
+        lineup.spilled |= !queue.is_empty();
         self.park(subscriber);
         queue.into_iter().map(|ready| ready.job).collect()
     }

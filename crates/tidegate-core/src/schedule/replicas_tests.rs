@@ -68,6 +68,8 @@ fn who_has_no_place_leaves_a_subscriber_to_the_others() {
     assert_eq!(back, [1, 2]);
     assert_eq!((schedule.room(1), schedule.room_bytes()), (0, Bounds::default().queue_bytes));
     assert!(schedule.push(job(1, 9), at(0)).is_err());
+    schedule.spill(1);
+    assert!(!schedule.is_busy(1, 0), "a job that waited for it to be calm would wait for ever");
     schedule.expect(1, at(5));
     schedule.ask(1, 7);
     assert!(schedule.wishes(at(5)).is_empty() && schedule.take_asked().is_empty());

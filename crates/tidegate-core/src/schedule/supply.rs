@@ -32,10 +32,10 @@ impl Schedule {
     }
 
     /// Whether a new delivery of a subscriber would wait for more than `calm` others. One that does not take part is
-    /// never busy.
+    /// never busy: how it stands with those who send for it is not known here, and nobody would tell.
     pub fn is_busy(&self, subscriber: SubscriberNo, calm: usize) -> bool {
-        let open = self.lineups.get(&subscriber).filter(|lineup| lineup.open);
-        open.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
+        let sending = self.lineups.get(&subscriber).filter(|lineup| lineup.takes_part());
+        sending.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
     }
 
     /// What memory may hold.
