@@ -208,7 +208,7 @@ impl Desk {
                 given_back.iter().chain([job]).map(claim).collect()
             }
         };
-        let turn = if self.standing.may_act() { schedule.pick(now) } else { None };
+        let turn = if self.may_begin() { schedule.pick(now) } else { None };
         let next = self.in_this_life(turn);
         if schedule.has_turns() || schedule.throttled_until().is_some() {
             self.work.notify_one();

@@ -16,7 +16,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate_core::attempt::{ErrorClass, ResponseHead};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, ProjectNo, SubscriberNo};
+use tidegate_core::limits::DELIVERY_EVENTS_LISTED_MAX;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Answer, Failure, Outbound};
 use tidegate_store::{DeliveryFilter, DeliveryRow};
@@ -298,7 +299,9 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
     for project in site.parts.rosters.current().projects.values().map(|row| row.no) {
         let filter = DeliveryFilter { limit: 10_000, ..DeliveryFilter::default() };
         let page = site.parts.store.deliveries(project, filter).await.expect("the store works again");
-        rows.extend(page.items.into_iter().filter(|row| row.fold.is_some()).map(|row| (row.no, row)));
+        for row in page.items.into_iter().filter(|row| row.fold.is_some()) {
+            rows.insert(row.no, whole(site, project, row).await);
+        }
     }
     let history = site.history.lock();
     bodies_never_change(&history, found);
@@ -325,6 +328,15 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
             lanes_keep_order(&history, *no, found);
         }
     }
+}
+
+/// A list does not tell all events of a delivery that carries many.
+async fn whole(site: &Site, project: ProjectNo, row: DeliveryRow) -> DeliveryRow {
+    if row.events.len() < DELIVERY_EVENTS_LISTED_MAX {
+        return row;
+    }
+    let read = site.parts.store.delivery(project, row.no).await.expect("the store works again");
+    read.expect("it was there a moment ago").0
 }
 
 /// Says whether it is in one at all: what was cancelled before is not.

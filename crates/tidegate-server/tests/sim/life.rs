@@ -22,6 +22,8 @@ pub(crate) struct Life {
     fuse: Mutex<Option<u32>>,
     /// Until then, in true time, nothing reaches it and it reaches nobody but receivers.
     cut_until: AtomicI64,
+    /// Since when, in true time, it knows that nothing can be written; 0 while something can.
+    failing_since: AtomicI64,
     bell: Notify,
 }
 
@@ -34,6 +36,7 @@ impl Life {
             is_dead: AtomicBool::new(false),
             fuse: Mutex::new(None),
             cut_until: AtomicI64::new(0),
+            failing_since: AtomicI64::new(0),
             bell: Notify::new(),
         }
     }
@@ -62,6 +65,22 @@ impl Life {
     pub(crate) fn cut_for(&self) -> Option<Duration> {
         let ms = self.cut_until.load(Ordering::Relaxed) - self.t();
         (ms > 0).then(|| Duration::from_millis(ms.unsigned_abs()))
+    }
+
+    /// It is told what became of a group.
+    pub(crate) fn note_commit(&self, is_written: bool) {
+        let since = if is_written { 0 } else { self.t().max(1) };
+        if is_written || self.failing_since.load(Ordering::Relaxed) == 0 {
+            self.failing_since.store(since, Ordering::Relaxed);
+        }
+    }
+
+    /// For how long it has known that what becomes of deliveries can not be written.
+    pub(crate) fn fails_for_ms(&self) -> i64 {
+        match self.failing_since.load(Ordering::Relaxed) {
+            0 => 0,
+            since => self.t() - since,
+        }
     }
 
     /// True time.

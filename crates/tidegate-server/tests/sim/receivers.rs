@@ -16,6 +16,9 @@ use super::dice::Dice;
 use super::history::{Heard, Histories, Sent};
 use super::life::Life;
 
+/// A delivery that was picked is put together and connects for no longer than this.
+const UNDER_WAY_MS: i64 = 150;
+
 /// How a receiver behaves for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
@@ -79,6 +82,7 @@ impl Transport for Receivers {
             self.life.point().await;
             return Some(Exchange { phases: Phases::default(), result });
         }
+        self.check_results();
         if super::folds::is_fold(outbound.target.url().path().trim_start_matches('/')) {
             let index = self.note_fold(&outbound);
             let result = tokio::time::timeout(outbound.timeout, self.serve_fold(&outbound, index)).await;
@@ -98,6 +102,15 @@ impl Transport for Receivers {
 }
 
 impl Receivers {
+    /// A delivery whose result can not be written would be sent again after a crash: no more of them begin.
+    fn check_results(&self) {
+        let ms = self.life.fails_for_ms();
+        if ms > UNDER_WAY_MS {
+            let text = format!("P3 a delivery begins though nothing could be written for {ms} ms");
+            self.history.lock().violation(text);
+        }
+    }
+
     async fn serve(&self, outbound: &Outbound, index: usize, mut dice: Dice) -> Result<Answer, Failure> {
         let (id, key) = {
             let history = self.history.lock();

@@ -68,7 +68,7 @@ pub(crate) struct FaultyStore {
 #[async_trait]
 impl Store for FaultyStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
-        self.enter().await?;
+        self.enter().await.inspect_err(|_| self.life.note_commit(false))?;
         let group = self.haunt(self.repeat(group));
         let result = match &self.membership {
             Some(membership) => membership.commit(Arc::clone(&group)).await,
@@ -76,6 +76,7 @@ impl Store for FaultyStore {
         };
         match &result {
             Ok(committed) => {
+                self.life.note_commit(true);
                 self.note_commit(&group, committed);
                 note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
             }

@@ -99,9 +99,12 @@ impl Deliver {
             bundled = self.store.bundle(window, bytes).await?;
         }
         let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
-        // All that may have taken a while.
+        // All that may have taken a while, the wait for memory above all.
         if !self.desk.may_use(pick).await {
             return Err(Error::Unavailable("it is another's by now".to_owned()));
+        }
+        if !self.desk.may_begin() {
+            return Err(Error::Unavailable("what becomes of it could not be written".to_owned()));
         }
         let body = fold::render(&self.mint.delivery(job.delivery), &bundle);
         held.shrink(IN_FLIGHT_TIMES * body.len());

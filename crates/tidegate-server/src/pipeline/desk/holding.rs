@@ -20,7 +20,7 @@ impl Desk {
     }
 
     /// Whether somebody may begin now.
-    pub(super) fn may_begin(&self) -> bool {
+    pub(in super::super) fn may_begin(&self) -> bool {
         self.standing.may_act() && !self.is_held_back.load(Ordering::Acquire)
     }
 }
