@@ -179,6 +179,16 @@ impl Clock {
         tokio::time::sleep(duration).await;
     }
 
+    /// Lets a moment pass that a timer of the loop is too coarse for: those are a millisecond apart. The loop stands still
+    /// meanwhile, with all that runs on it.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub async fn stand_still(&self, moment: Duration) {
+        match self.0.wall_moved_ms {
+            Some(_) => self.pause(moment).await,
+            None => std::thread::sleep(moment),
+        }
+    }
+
     /// Time since the clock was made, for measuring.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn elapsed(&self) -> Duration {

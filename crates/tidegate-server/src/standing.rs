@@ -19,6 +19,9 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 
+/// Groups that others write from one beat to the next, if they are busy.
+const BUSY_GROUPS: u64 = 100;
+
 /// How this process stands.
 pub struct Standing {
     clock: Clock,
@@ -45,9 +48,20 @@ pub struct Fellows {
     pub replicas: Vec<Replica>,
     /// The place of this one among them.
     pub rank: usize,
+    /// Groups that the others wrote between the last two beats.
+    pub groups: u64,
 }
 
 impl Fellows {
+    /// Those who live now, seen after `before`.
+    fn after(before: &Self, replicas: &[Replica], rank: usize) -> Self {
+        let known = |life| before.replicas.iter().find(|replica| replica.incarnation == life);
+        let written = replicas.iter().enumerate().filter(|(place, _)| *place != rank).map(|(_, replica)| {
+            known(replica.incarnation).map_or(0, |known| replica.groups.saturating_sub(known.groups))
+        });
+        Self { replicas: replicas.to_vec(), rank, groups: written.sum() }
+    }
+
     /// Who would switch off what of what is counted, in words, if they do not all agree. Those that do not say agree with all.
     pub fn discord(&self) -> Option<String> {
         let told: Vec<_> = self
@@ -148,7 +162,7 @@ impl Standing {
     /// Takes note of who lives. Says whether that has changed.
     pub(crate) fn meet(&self, beat: &Beat) -> bool {
         let Some(rank) = beat.rank() else { return false };
-        let new = Fellows { replicas: beat.replicas.clone(), rank };
+        let new = Fellows::after(&self.fellows.load(), &beat.replicas, rank);
         let old = self.fellows.swap(Arc::new(new));
         let lives =
             |replicas: &[Replica]| -> Vec<_> { replicas.iter().map(|replica| replica.incarnation).collect() };
@@ -184,6 +198,11 @@ impl Standing {
     /// Why an event that is accepted now could be lost, as far as the last beat could tell: then none is.
     pub fn weakness(&self) -> Option<&'static str> {
         self.weakness.load().as_ref().map(|weakness| **weakness)
+    }
+
+    /// Whether others keep the store busy, as far as the last beats could tell.
+    pub fn has_busy_fellows(&self) -> bool {
+        self.fellows.load().groups >= BUSY_GROUPS
     }
 
     /// Whether anybody elsewhere looks on as events come.
@@ -234,6 +253,7 @@ mod tests {
             began_at: at,
             at,
             load: Load::default(),
+            groups: 0,
         };
         Beat {
             now: None,
@@ -251,7 +271,7 @@ mod tests {
         let told = |switches: [Option<Switches>; 3]| {
             let mut replicas = beat(1, &[1, 2, 3]).replicas;
             replicas.iter_mut().zip(switches).for_each(|(replica, of)| replica.load.switches = of);
-            Fellows { replicas, rank: 0 }.discord()
+            Fellows { replicas, rank: 0, groups: 0 }.discord()
         };
         assert_eq!(told([off(None), off(Some(true)), None]), None, "an older version says nothing");
         assert_eq!(told([off(Some(false)); 3]), None);
@@ -284,6 +304,21 @@ mod tests {
         standing.lose();
         standing.leave();
         assert!(!standing.acts().await, "whoever leaves does not wait");
+    }
+
+    #[test]
+    fn others_that_write_many_groups_are_busy() {
+        let standing = Standing::shared(&clock());
+        let meet = |groups: [u64; 3]| {
+            let mut beat = beat(2, &[1, 2, 3]);
+            beat.replicas.iter_mut().zip(groups).for_each(|(replica, groups)| replica.groups = groups);
+            standing.meet(&beat);
+            standing.has_busy_fellows()
+        };
+        assert!(!meet([9_000, 0, 9_000]), "what they wrote before is not known to be of today");
+        assert!(!meet([9_000, 9_000, 9_000]), "its own groups keep nobody else from writing");
+        assert!(meet([9_000 + BUSY_GROUPS / 2, 9_000, 9_000 + BUSY_GROUPS / 2]));
+        assert!(!meet([9_000 + BUSY_GROUPS / 2, 9_000, 9_000 + BUSY_GROUPS]), "now the one rests");
     }
 
     #[tokio::test(start_paused = true)]

@@ -51,6 +51,8 @@ pub struct Replica {
     pub at: Timestamp,
     /// How busy it was.
     pub load: Load,
+    /// Groups that it has written in this life.
+    pub groups: u64,
 }
 
 impl Replica {

@@ -5,8 +5,8 @@
 //! next group gathers by itself, so there is no waiting window: one event alone is written at once, and under load
 //! a commit carries many.
 //!
-//! Results of attempts do not wake the loop: they ride with the next group, or go alone after a few milliseconds.
-//! Results of ordered deliveries do wake it, because the next of their lane waits for them.
+//! Results of attempts do not wake the loop: they ride with the next group, or go alone after a few milliseconds
+//! (`pending.rs`). Results of ordered deliveries do wake it, because the next of their lane waits for them.
 //!
 //! Promises: whoever is told "accepted" is told after the commit. Results survive a failing store: they are kept
 //! and written when it works again. Whatever was judged and routed by an old
@@ -15,24 +15,26 @@
 mod crowds;
 mod notes;
 mod patience;
+mod pending;
 mod windows;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::id::{GateNo, SubscriberNo, Version};
-use tidegate_core::limits::{CLOSE_WINDOWS_MAX, GROUP_EVENTS_MAX};
+use tidegate_core::id::{SubscriberNo, Version};
+use tidegate_core::limits::CLOSE_WINDOWS_MAX;
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{
-    BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Seal, Store, Submission, UnitStatus,
+    BackfillStep, Claim, Committed, Error, Finished, Group, JobStep, Store, Submission, UnitStatus,
 };
 use tokio::sync::{Notify, oneshot};
 
 use self::crowds::Crowds;
+use self::pending::{Batch, Pending, Waiting};
 use super::Parts;
 use super::desk::Desk;
 use super::ingest::route;
@@ -45,10 +47,10 @@ use crate::spans::{Ending, Kind, LINKS_MAX, Spans, Value};
 use crate::standing::Standing;
 use crate::watch::Watch;
 
-/// Results that are written alone when no event comes along.
-const RESULTS_MAX: usize = 512;
-/// How long a result waits for company.
-const RESULTS_WAIT: Duration = Duration::from_millis(10);
+/// A group that answers so many is one of a process that is busy.
+const CROWD: usize = 4;
+/// How long those who were answered have to come again, while others keep the database busy.
+const GATHER: Duration = Duration::from_micros(500);
 /// How long the loop waits before it tries a failing store again.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 
@@ -74,49 +76,6 @@ pub struct Persist {
     /// When the last commit came back, on the steady clock in milliseconds.
     committed_ms: AtomicU64,
     crowds: Crowds,
-}
-
-/// What waits for the next group.
-#[derive(Default)]
-struct Pending {
-    submissions: Vec<Waiting>,
-    results: Vec<Finished>,
-    results_due: Option<Timestamp>,
-    /// The newest word about each subscriber.
-    streaks: BTreeMap<SubscriberNo, Option<Timestamp>>,
-    /// The newest word about each gate.
-    penalties: BTreeMap<GateNo, Timestamp>,
-    released: Vec<Claim>,
-    backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
-    steps: Vec<(JobStep, oneshot::Sender<bool>)>,
-    seals: Vec<(Seal, oneshot::Sender<()>)>,
-    /// When the next window closes, as far as is known.
-    close_due: Option<Timestamp>,
-    is_urgent: bool,
-    is_stopping: bool,
-    /// The store has not answered for long: nobody shall wait for it.
-    is_stuck: bool,
-}
-
-struct Waiting {
-    submission: Submission,
-    version: Version,
-    span: Option<SpanContext>,
-    reply: oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>,
-}
-
-/// A group, and everything about it that the store need not know.
-#[derive(Default)]
-struct Batch {
-    group: Group,
-    /// Per submission, the configuration it was routed by.
-    versions: Vec<Version>,
-    submitters: Vec<oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>>,
-    /// Spans of recorded requests.
-    spans: Vec<SpanContext>,
-    backfillers: Vec<oneshot::Sender<()>>,
-    steppers: Vec<oneshot::Sender<bool>>,
-    sealers: Vec<oneshot::Sender<()>>,
 }
 
 /// What the loop finds when it looks.
@@ -178,16 +137,8 @@ impl Persist {
 
     /// Writes the result of an attempt, soon.
     pub fn finished(&self, finished: Finished) {
-        let mut pending = self.lock();
-        let is_ordered = finished.lane.is_some();
-        pending.results.push(finished);
-        let is_first = pending.results.len() == 1;
-        if is_first {
-            pending.results_due = Some(self.clock.now().plus(RESULTS_WAIT));
-        }
-        pending.is_urgent |= is_ordered || pending.results.len() >= RESULTS_MAX;
-        if is_first || pending.is_urgent {
-            drop(pending);
+        let wakes = self.lock().push_result(finished, self.clock.now());
+        if wakes {
             self.wake.notify_one();
         }
     }
@@ -239,7 +190,9 @@ impl Persist {
             match self.commit(&mut batch).await {
                 Ok(committed) => {
                     lanes::ready(&self.rosters.current(), &self.store, &committed.closed).await;
+                    let answered = batch.submitters.len();
                     self.settle(committed, batch);
+                    self.let_gather(answered).await;
                 }
                 Err(error) => {
                     if self.fail(&error, batch) {
@@ -248,6 +201,14 @@ impl Persist {
                     self.clock.pause(STORE_RETRY).await;
                 }
             }
+        }
+    }
+
+    /// A group costs the database nearly the same, be it small or large. While others write there too, whoever was just
+    /// answered may come again before the next one is taken; alone, that time would only be lost.
+    async fn let_gather(&self, answered: usize) {
+        if answered >= CROWD && self.standing.has_busy_fellows() {
+            self.clock.stand_still(GATHER).await;
         }
     }
 
@@ -422,55 +383,6 @@ impl Persist {
     }
 }
 
-impl Pending {
-    fn is_due(&self, now: Timestamp) -> bool {
-        !self.submissions.is_empty()
-            || !self.backfills.is_empty()
-            || !self.steps.is_empty()
-            || !self.seals.is_empty()
-            || self.is_urgent
-            || (!(self.results.is_empty() && self.streaks.is_empty() && self.penalties.is_empty())
-                && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
-    }
-
-    /// Takes everything, but no more events than one commit should carry.
-    fn take(&mut self) -> Batch {
-        let mut batch = Batch::default();
-        let mut events = 0;
-        let fit = self.submissions.iter().take_while(|waiting| {
-            let before = events;
-            events += waiting.submission.units.iter().map(|unit| unit.unit.events.len()).sum::<usize>();
-            before == 0 || events <= GROUP_EVENTS_MAX
-        });
-        let fit = fit.count();
-        for waiting in self.submissions.drain(..fit) {
-            batch.group.submissions.push(waiting.submission);
-            batch.versions.push(waiting.version);
-            batch.spans.extend(waiting.span);
-            batch.submitters.push(waiting.reply);
-        }
-        batch.group.results = std::mem::take(&mut self.results);
-        batch.group.released = std::mem::take(&mut self.released);
-        batch.group.streaks = std::mem::take(&mut self.streaks).into_iter().collect();
-        batch.group.penalties = std::mem::take(&mut self.penalties).into_iter().collect();
-        for (step, reply) in self.backfills.drain(..) {
-            batch.group.backfills.push(step);
-            batch.backfillers.push(reply);
-        }
-        for (step, reply) in self.steps.drain(..) {
-            batch.group.steps.push(step);
-            batch.steppers.push(reply);
-        }
-        for (seal, reply) in self.seals.drain(..) {
-            batch.group.seals.push(seal);
-            batch.sealers.push(reply);
-        }
-        self.results_due = None;
-        self.is_urgent = false;
-        batch
-    }
-}
-
 /// A commit works for many requests at once, so it is linked to them and a child of none.
 fn commit_ending(group: &Group, spans: &[SpanContext], has_failed: bool) -> Ending {
     let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
@@ -490,5 +402,12 @@ fn concerned(group: &Group) -> BTreeSet<SubscriberNo> {
         group.results.iter().filter(|finished| finished.lane.is_some()).map(|finished| finished.subscriber);
     let refilled = group.refills.iter().map(|refill| refill.subscriber);
     let asked = group.asked.iter().map(|(subscriber, _)| *subscriber);
-    routed.chain(next).chain(refilled).chain(asked).collect()
+    let (mut all, mut last) = (BTreeSet::new(), None);
+    // Most events go where the one before them went.
+    routed.chain(next).chain(refilled).chain(asked).for_each(|subscriber| {
+        if last.replace(subscriber) != Some(subscriber) {
+            all.insert(subscriber);
+        }
+    });
+    all
 }

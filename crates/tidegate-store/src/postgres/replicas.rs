@@ -49,8 +49,8 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
     }
     let sql = format!(
         "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall,
-            current_setting('fsync'), switches
-         FROM beats b, installation ORDER BY incarnation"
+            current_setting('fsync'), switches, coalesce(written, 0)
+         FROM beats b LEFT JOIN replicas USING (incarnation), installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
     let mut beat = Beat {
@@ -85,6 +85,7 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
                 wall: row.get::<_, Option<i64>>(10).map(Timestamp::from_ms),
                 switches: row.get::<_, Option<&str>>(12).map(read_switches),
             },
+            groups: size(13),
         });
     }
     Ok(beat)

@@ -189,12 +189,14 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     expire(&schema, dead.incarnation()).await;
     let beat = alive.beat(Load::default()).await.unwrap();
     assert_eq!((beat.expired.as_slice(), beat.rank()), (&[dead.incarnation()][..], Some(0)));
+    assert_eq!(beat.replicas[0].groups, 0);
     assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 2);
     assert_eq!(alive.take_over(dead.incarnation(), NOW).await.unwrap().due, 0, "once");
     let refills = vec![Refill { subscriber: to.subscriber, jobs: 10 }];
     let taken = Group { now: NOW, refills, room: Room::new(1 << 20), ..Group::default() };
     let taken = alive.commit(Arc::new(taken)).await.unwrap().jobs;
     assert_eq!(taken.len(), 2);
+    assert_eq!(alive.beat(Load::default()).await.unwrap().replicas[0].groups, 1);
     // It comes back: neither its results nor new events of its old life count.
     let results = held.iter().map(|job| finished(job, Next::Delivered, NOW)).collect();
     let stale = Group { now: NOW, results, ..Group::default() };

@@ -3,7 +3,8 @@
 use tidegate_core::id::{GateNo, SubscriberNo};
 use tidegate_core::time::Timestamp;
 
-use super::{Pending, Persist, RESULTS_WAIT};
+use super::Persist;
+use super::pending::Pending;
 
 impl Persist {
     /// Keeps since when a subscriber fails, soon; `None`: it has ceased to.
@@ -25,8 +26,7 @@ impl Persist {
     fn keep_soon(&self, keep: impl FnOnce(&mut Pending)) {
         let mut pending = self.lock();
         keep(&mut pending);
-        if pending.results_due.is_none() {
-            pending.results_due = Some(self.clock.now().plus(RESULTS_WAIT));
+        if pending.expect_soon(self.clock.now()) {
             drop(pending);
             self.wake.notify_one();
         }

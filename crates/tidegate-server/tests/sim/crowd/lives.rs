@@ -30,6 +30,9 @@ const SILENT_MS_MIN: i64 =
 /// What was on its way when a beat warned is written by then.
 const UNDER_WAY_MS: i64 = 2_000;
 
+/// For how many a group counts: a plan writes few, and its processes shall find each other busy all the same.
+const GROUPS_FOR_ONE: u64 = 50;
+
 /// Who shares the store.
 pub(crate) struct Lives {
     pub(crate) store: Arc<SqliteStore>,
@@ -146,6 +149,9 @@ impl Membership {
         let now_ms = group.now.as_ms();
         let committed = self.lives.store.commit_in(life, group).await?;
         self.lives.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
+        if let Some((own, _)) = self.lives.lock().get_mut(&life) {
+            own.groups += GROUPS_FOR_ONE;
+        }
         Ok(committed)
     }
 
@@ -212,7 +218,7 @@ impl Membership {
         let no = usize::try_from(incarnation).expect("lives are few");
         let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
         let (at, name) = (Timestamp::from_ms(self.lives.now_ms()), String::new());
-        let replica = Replica { incarnation, name, began_at: now, at, load: Load::default() };
+        let replica = Replica { incarnation, name, began_at: now, at, load: Load::default(), groups: 0 };
         self.lives.lock().insert(incarnation, (replica, self.life.t()));
         self.life.renumber(no);
         let t = self.life.t();
