@@ -209,6 +209,9 @@ pub const QUEUE_JOBS_MAX: usize = 8192;
 pub const QUEUE_REFILL_BELOW: usize = QUEUE_JOBS_MAX / 4;
 /// Deliveries taken from the store at once.
 pub const QUEUE_REFILL_JOBS: usize = 4096;
+/// Deliveries that wait in memory for each place of a subscriber whose other places are in other processes: enough that a place
+/// need not wait for the store, and not so many that the others stand idle beside what one of them has gathered.
+pub const QUEUE_JOBS_PER_PLACE: usize = 32;
 /// Bodies of all deliveries that wait in memory.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 

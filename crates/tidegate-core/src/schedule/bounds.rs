@@ -1,8 +1,8 @@
 //! How much memory may hold.
 
 use crate::limits::{
-    ATTEMPTS_IN_FLIGHT_MAX, FOLDS_IN_FLIGHT_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_REFILL_BELOW,
-    QUEUE_REFILL_JOBS,
+    ATTEMPTS_IN_FLIGHT_MAX, FOLDS_IN_FLIGHT_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_JOBS_MAX, QUEUE_JOBS_PER_PLACE,
+    QUEUE_REFILL_BELOW, QUEUE_REFILL_JOBS,
 };
 
 /// How much memory may hold. Simulation makes them small, so that little traffic meets them.
@@ -10,6 +10,8 @@ use crate::limits::{
 pub struct Bounds {
     /// Deliveries of one subscriber that wait.
     pub queue_jobs: usize,
+    /// The same for each place here of one that others send to as well.
+    pub place_jobs: usize,
     /// A queue shorter than this is refilled from the store.
     pub refill_below: usize,
     /// Deliveries taken from the store at once.
@@ -26,6 +28,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             queue_jobs: QUEUE_JOBS_MAX,
+            place_jobs: QUEUE_JOBS_PER_PLACE,
             refill_below: QUEUE_REFILL_BELOW,
             refill_jobs: QUEUE_REFILL_JOBS,
             queue_bytes: QUEUE_BYTES_MAX,

@@ -196,6 +196,22 @@ impl Lineup {
         next.is_some_and(|ready| ready.job.fold.is_some() && ready.luggage.is_none())
     }
 
+    /// How many deliveries may wait here. Where other processes have places too, only what the places here soon use; what waits
+    /// for a rate or at a gate waits for that everywhere alike.
+    pub(super) fn capacity(&self, bounds: &Bounds) -> usize {
+        let is_divided = self.places < self.terms.concurrency;
+        if is_divided && self.terms.rate.is_none() && self.terms.gate.is_none() {
+            bounds.queue_jobs.min(self.places as usize * bounds.place_jobs)
+        } else {
+            bounds.queue_jobs
+        }
+    }
+
+    /// It is time to take more from the store.
+    pub(super) fn runs_low(&self, bounds: &Bounds) -> bool {
+        self.queue.len() < bounds.refill_below.min(self.capacity(bounds).div_ceil(2))
+    }
+
     /// How many deliveries it would take from the store: one when it is time for a probe and nothing else is under
     /// way.
     pub(super) fn wish(&self, bounds: &Bounds, now: Timestamp) -> usize {
@@ -204,7 +220,9 @@ impl Lineup {
         }
         match self.breaker.probe_at() {
             Some(at) => usize::from(at <= now && self.in_flight == 0 && self.queue.is_empty()),
-            None if self.breaker.is_closed() && self.queue.len() < bounds.refill_below => usize::MAX,
+            None if self.breaker.is_closed() && self.runs_low(bounds) => {
+                self.capacity(bounds) - self.queue.len()
+            }
             None => 0,
         }
     }

@@ -327,7 +327,7 @@ impl Schedule {
         let turn = lineup.take_turn();
         lineup.in_flight += 1;
         self.in_flight += 1;
-        self.appetite |= lineup.queue.len() < self.bounds.refill_below && self.hungry.contains(&subscriber);
+        self.appetite |= lineup.runs_low(&self.bounds) && self.hungry.contains(&subscriber);
         lineup.bytes -= turn.job.body.len();
         self.bytes -= turn.job.body.len();
         self.line_up(subscriber);

@@ -79,11 +79,25 @@ impl Schedule {
                 self.go_on(subscriber);
                 Vec::new()
             }
-            _ => {
+            (_, is_here) => {
                 self.line_up(subscriber);
-                Vec::new()
+                if is_here { self.share_out(subscriber) } else { Vec::new() }
             }
         }
+    }
+
+    /// What has gathered here beyond what its places here soon use is for whoever has a free one.
+    fn share_out(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
+        let kept = lineup.capacity(&self.bounds).min(lineup.queue.len());
+        let back: Vec<Job> = lineup.queue.drain(kept..).map(|ready| ready.job).collect();
+        if !back.is_empty() {
+            let bytes: usize = back.iter().map(|job| job.body.len()).sum();
+            lineup.bytes -= bytes;
+            self.bytes -= bytes;
+            self.spill(subscriber);
+        }
+        back
     }
 
     /// It has no place here any more; what is under way comes to its end.

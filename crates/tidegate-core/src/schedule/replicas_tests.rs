@@ -85,6 +85,34 @@ fn who_has_no_place_leaves_a_subscriber_to_the_others() {
 }
 
 #[test]
+fn what_one_has_gathered_is_for_whoever_has_a_free_place() {
+    let mut schedule = Schedule::new(Bounds { place_jobs: 3, ..Bounds::default() });
+    schedule.admit(1, terms(2, None), at(0));
+    (0..20).for_each(|n| schedule.push(job(1, n), at(0)).unwrap());
+    assert_eq!(schedule.room(1), Bounds::default().queue_jobs - 20, "alone it takes what memory holds");
+
+    let half = Share { rank: 0, replicas: 2 };
+    let back: Vec<i64> = set_share(&mut schedule, half).iter().map(|job| job.delivery).collect();
+    assert_eq!(back, (3..20).collect::<Vec<_>>(), "the newest");
+    assert_eq!(schedule.room(1), 0, "newer ones do not pass these");
+    assert_eq!(schedule.wishes(at(0)), [], "it has enough");
+    assert_eq!(schedule.pick(at(0)).unwrap().job.delivery, 0);
+    assert_eq!(schedule.wishes(at(0)), []);
+    assert!(!schedule.take_appetite());
+    finish(&mut schedule, 1, 1);
+    assert_eq!(schedule.pick(at(1)).unwrap().job.delivery, 1);
+    assert!(schedule.take_appetite(), "half of it is used up");
+    assert_eq!(schedule.wishes(at(1)), [(1, 2)]);
+    schedule.refilled(1, true, None);
+    assert_eq!(schedule.room(1), 2);
+    assert_eq!(
+        set_share(&mut begging("10/s", 5_000), half).len(),
+        0,
+        "a free place is not what these wait for"
+    );
+}
+
+#[test]
 fn a_smaller_limit_may_leave_no_place_here() {
     let mut schedule = Schedule::default();
     set_share(&mut schedule, Share { rank: 0, replicas: 2 });

@@ -25,7 +25,7 @@ impl Schedule {
     pub fn room(&self, subscriber: SubscriberNo) -> usize {
         match self.lineups.get(&subscriber) {
             Some(lineup) if lineup.takes_part() && !lineup.spilled && lineup.breaker.is_closed() => {
-                self.bounds.queue_jobs.saturating_sub(lineup.queue.len())
+                lineup.capacity(&self.bounds).saturating_sub(lineup.queue.len())
             }
             _ => 0,
         }

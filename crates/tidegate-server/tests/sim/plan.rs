@@ -199,6 +199,7 @@ fn bounds(dice: &mut Dice) -> Bounds {
     let queue_jobs = dice.below(6) + 2;
     Bounds {
         queue_jobs,
+        place_jobs: dice.below(3) + 1,
         refill_below: (queue_jobs / 2).max(1),
         refill_jobs: dice.below(5) + 1,
         queue_bytes: dice.pick(&[700, 2_000, 1_000_000]),

@@ -1,5 +1,9 @@
 //! What the store really did, taken over into the history, and what must never be seen there.
 
+use std::collections::BTreeSet;
+
+use tidegate_core::id::DeliveryNo;
+
 use super::*;
 
 impl FaultyStore {
@@ -80,11 +84,13 @@ impl FaultyStore {
         }
     }
 
-    /// Memory is bounded: no subscriber has more in hand than its queue and its places hold.
+    /// Memory is bounded: no subscriber has more in hand than its queue and its places hold, and what people asked for by hand.
     fn check_memory(&self, history: &mut History) {
         let Bounds { queue_jobs, refill_jobs, .. } = self.bounds;
         let (mut held, life) = (std::collections::BTreeMap::<SubscriberNo, usize>::new(), self.life.no());
-        for claimed in history.claims.values().filter(|claimed| claimed.life == life) {
+        let by_hand: BTreeSet<DeliveryNo> = history.retries.iter().map(|(_, delivery)| *delivery).collect();
+        let claims = history.claims.iter().filter(|(delivery, _)| !by_hand.contains(delivery));
+        for (_, claimed) in claims.filter(|(_, claimed)| claimed.life == life) {
             *held.entry(claimed.subscriber).or_default() += 1;
         }
         for (subscriber, held) in held {
