@@ -95,9 +95,10 @@ impl Reservoir {
         Self { level: flow.depth, at_us: now_us, until_us: i64::MIN }
     }
 
-    /// One of which only the end of its penalty is known. One may go, as after every penalty.
+    /// One of which only the end of its penalty is known. If that is still to come one may go then, as after every penalty;
+    /// otherwise that one may have gone.
     pub fn recalled(now_us: i64, until_us: i64) -> Self {
-        Self { level: TOKEN, at_us: now_us, until_us }
+        Self { level: if now_us < until_us { TOKEN } else { 0 }, at_us: now_us, until_us }
     }
 
     /// Takes up to `wanted` tokens; says how many.

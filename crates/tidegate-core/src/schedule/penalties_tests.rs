@@ -64,4 +64,10 @@ fn a_gate_of_one_process_remembers_what_the_one_before_was_told() {
     (0..100).for_each(|n| push(&mut schedule, 1, n, 36_000));
     schedule.recall_penalty(GATE, at(5_000), at(36_000));
     assert_eq!(picks(&mut schedule, 36_000).len(), 8, "long ago");
+
+    let mut schedule = gated("8/s", 8, 1);
+    (0..100).for_each(|n| push(&mut schedule, 1, n, 0));
+    schedule.recall_passes(at(0));
+    assert!(picks(&mut schedule, 124).is_empty(), "all that it had may have gone a moment ago");
+    assert_eq!(picks(&mut schedule, 250).len(), 2);
 }

@@ -63,6 +63,11 @@ impl Bucket {
         self.reservoir = Reservoir::recalled(us(now), us(until));
     }
 
+    /// What it gave before this process was there is not known: all it had.
+    pub(super) fn empty(&mut self, now: Timestamp) {
+        self.reservoir.drain(self.flow, us(now), us(now));
+    }
+
     /// Keeps another rate from now on, with what it has.
     pub(super) fn change(&mut self, flow: Flow, now: Timestamp) {
         self.reservoir.take(self.flow, us(now), 0);

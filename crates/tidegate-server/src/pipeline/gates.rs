@@ -153,10 +153,11 @@ impl Desk {
         after
     }
 
-    /// What gates were told before this process was there.
-    pub(super) fn recall_penalties(&self, kept: &[(GateNo, Timestamp)]) {
+    /// What gates let through and were told before this process was there.
+    pub(super) fn recall_gates(&self, kept: &[(GateNo, Timestamp)]) {
         let now = self.clock.now();
         let mut schedule = self.lock();
+        schedule.recall_passes(now);
         kept.iter().for_each(|(gate, until)| schedule.recall_penalty(*gate, *until, now));
     }
 

@@ -166,7 +166,7 @@ impl Pipeline {
         let errands = Errands::new(parts, Arc::clone(&desk), Arc::clone(&persist));
         let ingest = Ingest::new(parts, Arc::clone(&persist));
         desk.follow(&parts.rosters.current());
-        desk.recall_penalties(&parts.store.penalties().await?);
+        desk.recall_gates(&parts.store.penalties().await?);
         for (subscriber, at) in parts.store.due().await? {
             desk.expect(subscriber, at);
         }

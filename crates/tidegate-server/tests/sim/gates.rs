@@ -222,7 +222,7 @@ fn bound_holds(history: &History, plan: &Plan, project: ProjectNo, passes: &[Pas
     for (index, first) in passes.iter().enumerate() {
         let Some((_, (rate, burst))) = changes.iter().rev().find(|(t, _)| *t <= first.t) else { continue };
         let is_whole = |pass: &&Pass| {
-            (first.life == pass.life || plan.is_shared)
+            (first.life == pass.life || plan.is_shared || !plan.shares_rates)
                 && !breaks.iter().any(|t| (first.t - CHANGE_MS..=pass.t).contains(t))
         };
         for (count, pass) in passes[index..].iter().take_while(is_whole).enumerate() {

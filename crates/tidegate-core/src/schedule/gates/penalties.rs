@@ -84,6 +84,15 @@ impl Schedule {
         lifted_at.is_some_and(|lifted_at| asked <= lifted_at)
     }
 
+    /// There was a process before this one, and what passed its gates just before it ended counts too.
+    pub fn recall_passes(&mut self, now: Timestamp) {
+        for line in self.lines.values_mut() {
+            if let Meter::Own(bucket) = &mut line.meter {
+                bucket.empty(now);
+            }
+        }
+    }
+
     /// A process before this one was told so: the gate goes on where it was, in its pause or in its recovery.
     pub fn recall_penalty(&mut self, gate: GateNo, until: Timestamp, now: Timestamp) {
         if until.plus(RECOVERY) <= now {
