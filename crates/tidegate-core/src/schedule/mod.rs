@@ -179,7 +179,8 @@ impl Schedule {
         Self { bounds, ..Self::default() }
     }
 
-    /// Lets a subscriber take part, or changes what it allows. Gives back what waited here if that leaves it no place here.
+    /// Lets a subscriber take part, or changes what it allows. Gives back what others can send
+    /// sooner.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) -> Vec<Job> {
         self.latest = self.latest.max(now);
         let shares_rates = self.shares_rates;
@@ -207,7 +208,7 @@ impl Schedule {
             self.go_on(subscriber);
         }
         self.line_up(subscriber);
-        Vec::new()
+        self.share_out(subscriber)
     }
 
     /// Sends to a subscriber as if it had never failed.

@@ -87,7 +87,7 @@ impl Schedule {
     }
 
     /// What has gathered here beyond what its places here soon use is for whoever has a free one.
-    fn share_out(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+    pub(super) fn share_out(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
         let kept = lineup.capacity(&self.bounds).min(lineup.queue.len());
         let back: Vec<Job> = lineup.queue.drain(kept..).map(|ready| ready.job).collect();

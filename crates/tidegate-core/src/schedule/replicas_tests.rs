@@ -105,11 +105,12 @@ fn what_one_has_gathered_is_for_whoever_has_a_free_place() {
     assert_eq!(schedule.wishes(at(1)), [(1, 2)]);
     schedule.refilled(1, true, None);
     assert_eq!(schedule.room(1), 2);
-    assert_eq!(
-        set_share(&mut begging("10/s", 5_000), half).len(),
-        0,
-        "a free place is not what these wait for"
-    );
+
+    let mut schedule = begging("10/s", 5_000);
+    assert!(set_share(&mut schedule, half).is_empty(), "a free place is not what these wait for");
+    assert!(schedule.admit(1, terms(100, Some("20/s")), at(2)).is_empty());
+    let back = schedule.admit(1, terms(100, None), at(2));
+    assert_eq!(back.len(), 5_000 - 50 * Bounds::default().place_jobs, "now it is");
 }
 
 #[test]

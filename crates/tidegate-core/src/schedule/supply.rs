@@ -38,6 +38,11 @@ impl Schedule {
         sending.is_some_and(|lineup| lineup.spilled || lineup.queue.len() > calm)
     }
 
+    /// Whether others alone send to a subscriber.
+    pub fn is_left_to_others(&self, subscriber: SubscriberNo) -> bool {
+        self.lineups.get(&subscriber).is_some_and(|lineup| lineup.open && lineup.places == 0)
+    }
+
     /// What memory may hold.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds

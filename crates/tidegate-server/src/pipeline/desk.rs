@@ -3,6 +3,7 @@
 //! Every decision is `tidegate_core::schedule`'s; this is its lock and its bell.
 
 mod holding;
+mod sharing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use tidegate_core::delivery::Job;
 use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo, Version};
 use tidegate_core::schedule::breaker::{BreakerView, Outcome, Turned};
 use tidegate_core::schedule::{
-    Aftermath, Beg, Bounds, Ended, Luggage, Penalty, Schedule, Share, Slot, Streak, Ticket, Turn,
+    Aftermath, Beg, Bounds, Ended, Luggage, Penalty, Schedule, Slot, Streak, Ticket, Turn,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::Grant;
@@ -333,35 +334,6 @@ impl Desk {
             self.ring_if_hungry(schedule);
             self.work.notify_one();
         }
-    }
-
-    /// Nothing is ours before the others have agreed.
-    pub fn stand_by(&self) {
-        self.lock().stand_by();
-    }
-
-    /// The number of processes, or our place among them, has changed. Gives back what waited for places that are no longer
-    /// here.
-    pub fn propose(&self, share: Share) -> Vec<Claim> {
-        self.reshape(|schedule| schedule.propose(share))
-    }
-
-    /// Everybody obeys what was proposed last.
-    pub fn agree(&self) -> Vec<Claim> {
-        self.reshape(Schedule::agree)
-    }
-
-    fn reshape(&self, change: impl FnOnce(&mut Schedule) -> Vec<Job>) -> Vec<Claim> {
-        let mut schedule = self.lock();
-        let released = change(&mut schedule).iter().map(claim).collect();
-        self.ring_if_hungry(schedule);
-        self.work.notify_one();
-        released
-    }
-
-    /// Nobody has more under way than what was proposed allows.
-    pub fn obeys(&self) -> bool {
-        self.lock().obeys()
     }
 
     /// What memory can take of new work of these subscribers.

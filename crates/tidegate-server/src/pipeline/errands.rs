@@ -30,7 +30,7 @@ const STEP_ROWS: usize = 1_000;
 /// A job's next step waits while its subscriber has more than this in its queue.
 const QUEUE_CALM: usize = STEP_ROWS / 2;
 /// How long a job waits before it looks at the queues again, at first and at most.
-const CALM_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const CALM_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// Something to go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,7 @@ impl Errands {
             let mut wait = CALM_WAIT.0;
             let mut busy = BTreeSet::new();
             while let Some(errands) = Weak::upgrade(&errands) {
-                if errands.desk.is_busy(&busy, QUEUE_CALM) {
+                if errands.is_busy(&busy).await {
                     errands.clock.pause(wait).await;
                     wait = (wait * 2).min(CALM_WAIT.1);
                     continue;
@@ -139,6 +139,20 @@ impl Errands {
                 }
             }
         });
+    }
+
+    /// Whether a new delivery of any of these would wait for many others. What others alone send is in the store until they
+    /// take it.
+    async fn is_busy(&self, subscribers: &BTreeSet<SubscriberNo>) -> bool {
+        if self.desk.is_busy(subscribers, QUEUE_CALM) {
+            return true;
+        }
+        let elsewhere = self.desk.left_to_others(subscribers);
+        if elsewhere.is_empty() {
+            return false;
+        }
+        let (due, now) = (self.store.due().await, self.clock.now());
+        due.is_ok_and(|due| due.iter().any(|(subscriber, at)| *at <= now && elsewhere.contains(subscriber)))
     }
 
     async fn step(&self, errand: Errand) -> tidegate_store::Result<Stepped> {

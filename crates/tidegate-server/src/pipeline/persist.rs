@@ -341,7 +341,11 @@ impl Persist {
     fn tell(&self, others: &dyn Coordination, committed: &Committed, group: &Group) {
         let stepped = group.steps.iter().flat_map(|step| &step.replays).map(|(_, route)| route.subscriber);
         let filled = group.backfills.iter().map(|step| step.subscriber);
-        let mut news = News::work(committed.spilled.iter().copied().chain(stepped).chain(filled));
+        // What was given back here is for whoever has a free place.
+        let is_back = |(_, at): &&(_, Timestamp)| !group.released.is_empty() && *at <= group.now;
+        let back = committed.postponed.iter().filter(is_back).map(|(subscriber, _)| *subscriber);
+        let spilled = committed.spilled.iter().copied();
+        let mut news = News::work(spilled.chain(stepped).chain(filled).chain(back));
         news.events = !group.submissions.is_empty() && self.standing.is_watched_elsewhere();
         if !news.is_empty() {
             others.tell(news);

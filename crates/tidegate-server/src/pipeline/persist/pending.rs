@@ -24,6 +24,9 @@ const RESULTS_SOON: Duration = Duration::from_millis(2);
 const RESULTS_FEW: usize = 8;
 /// How long they wait then.
 const RESULTS_WAIT: Duration = Duration::from_millis(10);
+/// Deliveries given back in one commit. When a process joins, others give back what they have gathered, and the events of that
+/// moment shall not wait for all of it.
+const RELEASED_MAX: usize = 1_024;
 
 /// What waits for the next group.
 #[derive(Default)]
@@ -117,7 +120,8 @@ impl Pending {
             batch.submitters.push(waiting.reply);
         }
         batch.group.results = std::mem::take(&mut self.results);
-        batch.group.released = std::mem::take(&mut self.released);
+        let released = self.released.len().min(RELEASED_MAX);
+        batch.group.released = self.released.drain(..released).collect();
         batch.group.streaks = std::mem::take(&mut self.streaks).into_iter().collect();
         batch.group.penalties = std::mem::take(&mut self.penalties).into_iter().collect();
         for (step, reply) in self.backfills.drain(..) {
@@ -133,7 +137,7 @@ impl Pending {
             batch.sealers.push(reply);
         }
         self.results_due = None;
-        self.is_urgent = false;
+        self.is_urgent = !self.released.is_empty();
         batch
     }
 }
@@ -184,6 +188,16 @@ mod tests {
         assert_eq!([1, RESULTS_FEW - 1].map(wait_of), [2, 2]);
         assert_eq!([RESULTS_FEW, RESULTS_MAX - 1].map(wait_of), [10, 10]);
         assert_eq!(wait_of(RESULTS_MAX), 0);
+    }
+
+    #[test]
+    fn what_is_given_back_is_written_in_parts() {
+        let mut pending = Pending::default();
+        let claim = |delivery| Claim { delivery, token: 1 };
+        pending.released = (0..2 * RELEASED_MAX as i64 + 1).map(claim).collect();
+        pending.is_urgent = true;
+        let parts = std::iter::from_fn(|| pending.is_due(NOW).then(|| pending.take().group.released.len()));
+        assert_eq!(parts.collect::<Vec<_>>(), [RELEASED_MAX, RELEASED_MAX, 1]);
     }
 
     #[test]
