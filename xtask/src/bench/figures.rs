@@ -47,7 +47,7 @@ pub(super) const FIGURES: [(&str, Figure); 16] = [
     ("folds-close", super::folds::close),
     ("folds-time", super::folds::timing),
     ("folds-many", super::folds::many_to_few),
-    ("lanes", super::lanes::lanes),
+    ("folds-lanes", super::lanes::lanes),
     ("observe-count", super::observe::count),
     ("observe-query", super::questions::ask),
     ("observe-search", super::searches::search),

@@ -86,23 +86,26 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     ])
 }
 
-/// The same load on one, two and three processes, in turn.
+/// The same load on one, two and three processes, in turn. Those that are not loaded do not run.
 fn replicas(stage: &mut Stage) -> Result<Vec<Row>> {
-    let servers =
-        (0..REPLICAS_MAX).map(|which| stage.replica("replicas", which)).collect::<Result<Vec<_>>>()?;
+    let mut servers = vec![stage.replica("replicas", 0)?];
     let created = stage.subscribe(&servers[0], 1)?;
     settle(stage)?;
     let (mut alone, mut shares) = (vec![], vec![Vec::new(); REPLICAS_MAX]);
     for _ in 0..stage.rounds() {
         let mut of_one = 0.0;
         for count in 1..=REPLICAS_MAX {
+            if count > servers.len() {
+                servers.push(stage.replica("replicas", count - 1)?);
+            }
             // What the processes know of each other is up to a second old: the first load only tells them.
-            shared_rate(stage, &servers[..count])?;
-            let rate = shared_rate(stage, &servers[..count])?;
+            shared_rate(stage, &servers)?;
+            let rate = shared_rate(stage, &servers)?;
             of_one = if count == 1 { rate } else { of_one };
             shares[count - 1].push(rate / of_one);
         }
         alone.push(of_one);
+        servers.drain(1..).try_for_each(|mut server| server.stop())?;
     }
     stage.unsubscribe(&servers[0], &created)?;
     let shares: Vec<f64> = shares.into_iter().map(median).collect();

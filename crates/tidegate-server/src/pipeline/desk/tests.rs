@@ -4,8 +4,8 @@ use bytes::Bytes;
 use tidegate_core::gate::Flow;
 use tidegate_core::lease::BEAT_TTL;
 use tidegate_core::limits::GATE_CLIENTS_MAX;
-use tidegate_core::schedule::Terms;
 use tidegate_core::schedule::breaker::BreakerTerms;
+use tidegate_core::schedule::{Share, Terms};
 use tidegate_core::subscriber::Rate;
 
 use super::*;
