@@ -406,8 +406,8 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     error("status_unknown", "There is no delivery status of this name.", "Use one that the detail lists."),
     error(
         "store_unavailable",
-        "The store does not answer, or could lose what it is given; nothing was accepted or changed.",
-        "Send it again shortly, with the same ids; if it lasts, look at `/readyz` and the server's log and disk.",
+        "The store does not answer, or could lose what it is given: whether anything was kept is not known.",
+        "Send events again shortly, with the same ids: what was kept is a duplicate then. Look before you repeat a change. If it lasts, look at `/readyz` and the server's log and disk.",
     ),
     error(
         "streams_exhausted",

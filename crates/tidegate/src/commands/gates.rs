@@ -12,7 +12,7 @@ use crate::commands::resource::{Column, Page, Session};
 const EXAMPLES: &str = "\
 Examples:
   tidegate gates set notion --rate 3/s --burst 3
-  tidegate gates list
+  tidegate gates                                   lists them
   tidegate gates show notion
   tidegate gates acquire notion --wait 10s && curl https://api.notion.com/…
   tidegate gates penalize notion --for 30s
@@ -44,15 +44,17 @@ const LINES: [Column; 15] = [
 
 /// Flags of `gates`.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct GatesArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
+    #[command(flatten)]
+    page: Page,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// List gates
+    /// List gates; the same as no verb
     List {
         #[command(flatten)]
         page: Page,
@@ -109,7 +111,7 @@ enum Verb {
 /// Lists, shows, makes, passes, pauses, resumes or deletes gates.
 pub(crate) async fn run(args: GatesArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
-    match args.verb {
+    match args.verb.unwrap_or(Verb::List { page: args.page }) {
         Verb::List { page } => {
             let empty = "There are no gates. Make one: tidegate gates set notion --rate 3/s";
             session.list(&["v1", "gates"], &[], &page, &GATES, empty).await?;
