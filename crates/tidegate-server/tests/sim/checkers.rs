@@ -135,8 +135,13 @@ enum Owed {
     Never,
 }
 
+/// A fold takes it, and does not let it go by itself.
+fn is_gathered(truth: &Truth, fact: &Fact) -> bool {
+    super::folds::is_fold(&truth.id) && !truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content))
+}
+
 fn owed(truth: &Truth, fact: &Fact) -> Owed {
-    if truth.project != fact.key.0 || super::folds::is_fold(&truth.id) {
+    if truth.project != fact.key.0 || is_gathered(truth, fact) {
         return Owed::Never;
     }
     if truth.created() <= fact.version {

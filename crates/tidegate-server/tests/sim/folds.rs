@@ -26,49 +26,22 @@ use super::acts::Site;
 use super::consent::Asked;
 use super::dice::Dice;
 use super::endings;
-use super::history::{EventKey, Fact, History};
+use super::history::{EventKey, History};
 use super::plan::{Act, END_T, KEYS, Plan};
 use super::receivers::{Mood, Receivers, failure};
 use super::spec::{Content, Lanes, Spec};
-
-/// How a simulated subscriber folds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FoldSpec {
-    pub(crate) mode: Mode,
-    pub(crate) max_events: u32,
-    pub(crate) leading: bool,
-}
-
-/// When its windows close, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Window(i64),
-    Quiet(i64, i64),
-    Batch(i64),
-}
-
-impl FoldSpec {
-    /// As the product reads it.
-    pub(crate) fn json(&self, lanes: Lanes) -> Value {
-        let mut fold = match self.mode {
-            Mode::Window(ms) => json!({"mode": "window", "window": format!("{ms}ms")}),
-            Mode::Quiet(ms, most) => {
-                json!({"mode": "quiet", "quiet": format!("{ms}ms"), "max_wait": format!("{most}ms")})
-            }
-            Mode::Batch(ms) => json!({"mode": "batch", "every": format!("{ms}ms")}),
-        };
-        fold["max_events"] = json!(self.max_events);
-        fold["leading"] = json!(self.leading);
-        if lanes == Lanes::PerKey {
-            fold["by"] = json!(["data.key"]);
-        }
-        fold
-    }
-}
+use super::terms::{FoldSpec, Mode};
+use super::windows::{self, Windows};
 
 /// Whether an id is that of a subscriber which folds.
 pub(crate) fn is_fold(id: &str) -> bool {
     id.starts_with("fold-")
+}
+
+/// Whether a request carries what a window gathered. What passes a fold by comes as it would to anybody.
+pub(crate) fn is_folded(outbound: &Outbound) -> bool {
+    is_fold(outbound.target.url().path().trim_start_matches('/'))
+        && serde_json::from_slice::<Value>(&outbound.body).is_ok_and(|body| !body["fold"].is_null())
 }
 
 /// Adds some.
@@ -76,7 +49,8 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     let mut dice = Dice::new(seed, "folds");
     plan.bounds.fold_bytes = Dice::new(seed, "bulk").pick(&[1_000, 4_000, 1 << 20]);
     for index in 0..dice.below(2) + 1 {
-        let spec = spec(format!("fold-{index}"), &mut dice);
+        let mut exceptions = Dice::new(seed, &format!("exceptions/{index}"));
+        let spec = spec(format!("fold-{index}"), &mut dice, &mut exceptions);
         let mut moods = Vec::new();
         let mut t = 0;
         while t < END_T {
@@ -123,15 +97,8 @@ fn rush(plan: &mut Plan, t: i64, dice: &mut Dice) {
     }
 }
 
-fn spec(id: String, dice: &mut Dice) -> Spec {
-    let mode = dice.pick(&[
-        Mode::Window(1_000),
-        Mode::Window(4_000),
-        Mode::Quiet(600, 2_500),
-        Mode::Quiet(2_000, 9_000),
-        Mode::Batch(1_500),
-    ]);
-    let max_events = dice.pick(&[2, 5, 1_000]);
+fn spec(id: String, dice: &mut Dice, exceptions: &mut Dice) -> Spec {
+    let fold = FoldSpec::any(dice, exceptions);
     Spec {
         id,
         types: dice.pick(&[vec![], vec!["order.*"]]),
@@ -146,7 +113,7 @@ fn spec(id: String, dice: &mut Dice) -> Spec {
         edition: 0,
         asked: Asked::Never,
         is_gated: false,
-        fold: Some(FoldSpec { mode, max_events, leading: dice.percent(20) }),
+        fold: Some(if dice.percent(20) { fold.led() } else { fold }),
     }
 }
 
@@ -241,6 +208,9 @@ impl Receivers {
         if is_laned && history.folds_under_way.values().any(|other| *other == (subscriber, key.clone())) {
             history.violation(format!("P5 two folds at once in lane {key} of {id}"));
         }
+        if let Some(event) = history.alone_in_lane(subscriber, &key).map(str::to_owned) {
+            history.violation(format!("P5 a fold goes beside {event} in lane {key} of {id}"));
+        }
         if let Some(text) = history.unheld(delivery, sent.life) {
             history.violation(text);
         }
@@ -303,31 +273,23 @@ pub(crate) async fn check(site: &Site, found: &mut Vec<String>) {
             rows.insert(row.no, whole(site, project, row).await);
         }
     }
-    let history = site.history.lock();
+    let traced = windows::traced(site, &rows).await;
+    let mut history = site.history.lock();
+    let windows = Windows::of(&history, traced);
     bodies_never_change(&history, found);
-    let folding = history.subs.iter().filter(|(_, truth)| is_fold(&truth.id));
-    for (no, truth) in folding {
-        let Some((created, spec)) = truth.specs.first() else { continue };
-        let is_past = |fact: &Fact| truth.backfill.is_some_and(|from| fact.now >= from);
-        let is_owed =
-            |fact: &&Fact| fact.key.0 == truth.project && (fact.version >= *created || is_past(fact));
-        let mut lost = 0;
-        for fact in history.accepted.iter().filter(is_owed) {
+    for (no, truth) in history.subs.iter().filter(|(_, truth)| is_fold(&truth.id)) {
+        let Some((_, spec)) = truth.specs.first() else { continue };
+        for (place, fact) in history.accepted.iter().enumerate().filter(|(_, fact)| truth.is_owed(fact)) {
             if spec.wants(&fact.content).is_some() {
-                lost += u32::from(!everyone_is_in_one(&history, &rows, *no, &fact.key, found));
+                let kept = kept_in(&history, &rows, *no, &fact.key, found);
+                windows.check_event(&history, (*no, place), kept, found);
             }
-        }
-        let cancelled = history.endings.lost.get(no).copied().unwrap_or(0);
-        if lost != cancelled {
-            found.push(format!(
-                "P6 {lost} events for {} are in no delivery, {cancelled} were cancelled",
-                truth.id
-            ));
         }
         if spec.lanes == Lanes::PerKey {
             lanes_keep_order(&history, *no, found);
         }
     }
+    windows.check(&history, found).into_iter().for_each(|path| history.reach(path));
 }
 
 /// A list does not tell all events of a delivery that carries many.
@@ -339,18 +301,18 @@ async fn whole(site: &Site, project: ProjectNo, row: DeliveryRow) -> DeliveryRow
     read.expect("it was there a moment ago").0
 }
 
-/// Says whether it is in one at all: what was cancelled before is not.
-fn everyone_is_in_one(
+/// The delivery that an event is in, which is the only one and arrives.
+fn kept_in(
     history: &History,
     rows: &BTreeMap<DeliveryNo, DeliveryRow>,
     subscriber: SubscriberNo,
     key: &EventKey,
     found: &mut Vec<String>,
-) -> bool {
+) -> Option<DeliveryNo> {
     let carries =
         |row: &&DeliveryRow| !row.replay && row.subscriber == subscriber && row.events.contains(&key.2);
     let kept: Vec<&DeliveryRow> = rows.values().filter(carries).collect();
-    let is_in_one = !kept.is_empty();
+    let first = kept.first().map(|row| row.no);
     if kept.len() > 1 {
         found.push(format!("P6 event {} is in {} deliveries to {subscriber}", key.2, kept.len()));
     }
@@ -368,7 +330,7 @@ fn everyone_is_in_one(
     if is_owed && !own.into_iter().any(|sent| sent.has_arrived && sent.events.contains(key)) {
         found.push(format!("P2 event {} never reached {subscriber}, which folds", key.2));
     }
-    is_in_one
+    first
 }
 
 /// Whether all attempts of its schedule were made and failed, which it shows.

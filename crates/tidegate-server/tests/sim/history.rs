@@ -17,6 +17,7 @@ use super::folds::FoldSent;
 use super::gates::GateTruth;
 use super::pasts::Past;
 use super::spec::{Content, Spec};
+use super::terms::FoldSpec;
 
 /// (project, source, id): what makes an event one.
 pub(crate) type EventKey = (ProjectNo, String, String);
@@ -142,6 +143,13 @@ pub(crate) struct Sent {
     pub(crate) recorded: Option<Next>,
 }
 
+impl Sent {
+    /// The key that a window in its lane would have.
+    fn fold_lane(&self) -> Option<String> {
+        self.lane.as_ref().map(|lane| serde_json::json!({"data.key": lane}).to_string())
+    }
+}
+
 /// What is true of a job.
 pub(crate) struct JobTruth {
     pub(crate) scope: tidegate_store::Scope,
@@ -200,6 +208,8 @@ pub(crate) struct Truth {
     pub(crate) backfill: Option<i64>,
     /// Definitions known when its backfill ended; `None` while it runs.
     pub(crate) backfilled: Option<Version>,
+    /// How many events had been accepted by then: it may have brought any of them.
+    pub(crate) caught_up: usize,
     /// When anything about it changed.
     pub(crate) touched: Vec<i64>,
     /// When it was not sent to; the last span may be open.
@@ -229,6 +239,23 @@ impl Truth {
     /// The lane of a replay. While one is unfinished the order can not change, so the newest definition made it.
     pub(crate) fn lane_of_replay(&self, content: &Content) -> Option<String> {
         self.specs.last().and_then(|(_, spec)| spec.wants(content)).flatten()
+    }
+
+    /// Whether an event of its project was accepted in its days, or in the past that it wanted.
+    pub(crate) fn is_owed(&self, fact: &Fact) -> bool {
+        let is_past = self.backfill.is_some_and(|from| fact.now >= from);
+        fact.key.0 == self.project && (fact.version >= self.created() || is_past)
+    }
+
+    /// How an event of its days is folded. What a backfill brings is folded as is said when it does, which nobody knows.
+    pub(crate) fn fold_of(&self, fact: &Fact) -> Option<&FoldSpec> {
+        let since = if fact.version >= self.created() { fact.version } else { self.only_version()? };
+        self.spec_at(since)?.fold.as_ref()
+    }
+
+    /// When its definition was made, if that never changed.
+    fn only_version(&self) -> Option<Version> {
+        (self.specs.len() == 1).then(|| self.created())
     }
 
     /// It is sent to again, or not any more.
@@ -302,6 +329,14 @@ impl History {
         known.is_some_and(|known| known.life == life && known.token == claim.token)
     }
 
+    /// An event that is under way by itself in the lane of a subscriber that folds, by the key of its window.
+    pub(crate) fn alone_in_lane(&self, subscriber: SubscriberNo, key: &str) -> Option<&str> {
+        let mut own = self.under_way.iter().map(|index| &self.sends[*index]);
+        let is_there =
+            |sent: &&Sent| sent.subscriber == subscriber && sent.fold_lane().as_deref() == Some(key);
+        own.find(is_there).map(|sent| sent.event.2.as_str())
+    }
+
     /// What is wrong with a life that sends this delivery, if it is not its own.
     pub(crate) fn unheld(&self, delivery: DeliveryNo, life: usize) -> Option<String> {
         let is_held = self.claims.get(&delivery).is_some_and(|claimed| claimed.life == life);
@@ -333,6 +368,10 @@ impl History {
         }
         if sent.lane.is_some() && under_way.iter().any(|other| other.lane == sent.lane) {
             wrong.push(format!("P5 two in flight in lane {:?} of {name}", sent.lane));
+        }
+        let lane = sent.fold_lane().map(|key| (sent.subscriber, key));
+        if lane.is_some_and(|lane| self.folds_under_way.values().any(|other| *other == lane)) {
+            wrong.push(format!("P5 {} goes beside a fold in lane {:?} of {name}", sent.event.2, sent.lane));
         }
         let allowed = self.subs.get(&sent.subscriber).map_or(0, |truth| {
             truth.specs.iter().map(|(_, spec)| spec.concurrency as usize).max().unwrap_or(0)

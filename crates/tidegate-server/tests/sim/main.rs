@@ -33,6 +33,8 @@ mod rest;
 mod site;
 mod spec;
 mod store;
+mod terms;
+mod windows;
 mod world;
 
 use std::cell::Cell;
@@ -60,7 +62,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 51] = [
+const RARE_PATHS: [&str; 54] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -105,17 +107,20 @@ const RARE_PATHS: [&str; 51] = [
     "a unit released",
     "a window cancelled",
     "a window closed",
+    "a window ended by a recovery",
+    "a window ended by what passed it by",
     "a window flushed by hand",
     "an endpoint that agreed later",
     "an endpoint that refused",
     "an event gone under way",
+    "an event that passed a fold by",
     "an undelivered event expired",
     "an undelivered event expired under way",
     "two folds under way",
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 17] = [
+const RARE_PATHS_SHARED: [&str; 20] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
@@ -132,6 +137,9 @@ const RARE_PATHS_SHARED: [&str; 17] = [
     "a takeover of claims",
     "a window cancelled",
     "a window closed",
+    "a window ended by a recovery",
+    "a window ended by what passed it by",
+    "an event that passed a fold by",
     "clocks that agree after a jump",
 ];
 

@@ -83,7 +83,7 @@ impl Transport for Receivers {
             return Some(Exchange { phases: Phases::default(), result });
         }
         self.check_results();
-        if super::folds::is_fold(outbound.target.url().path().trim_start_matches('/')) {
+        if super::folds::is_folded(&outbound) {
             let index = self.note_fold(&outbound);
             let result = tokio::time::timeout(outbound.timeout, self.serve_fold(&outbound, index)).await;
             let result = result.unwrap_or_else(|_| Err(failure(ErrorClass::Timeout)));

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::consent::Asked;
-use super::folds::FoldSpec;
+use super::terms::FoldSpec;
 
 /// What puts events in one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

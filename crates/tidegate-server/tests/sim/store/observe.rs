@@ -45,9 +45,9 @@ impl FaultyStore {
             history.reach("a queue spilled");
         }
         for subscriber in &committed.backfilled {
-            let version = history.version;
+            let (version, accepted) = (history.version, history.accepted.len());
             if let Some(truth) = history.subs.get_mut(subscriber) {
-                truth.backfilled = Some(version);
+                (truth.backfilled, truth.caught_up) = (Some(version), accepted);
             }
             history.reach("a backfill done");
         }
@@ -145,6 +145,7 @@ impl FaultyStore {
                     is_silenced: false,
                     backfill: new.backfill_from.map(Timestamp::as_ms),
                     backfilled: None,
+                    caught_up: 0,
                     touched: vec![t],
                     pauses: if new.active && !new.unverified { Vec::new() } else { vec![(t, i64::MAX)] },
                 };

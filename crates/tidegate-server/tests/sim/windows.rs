@@ -1,0 +1,280 @@
+//! The windows of folds, as the traces of their events tell of them, and what must hold of each.
+//!
+//! The rules: an event that is folded is in exactly one window, under its own key, and one that passes a fold by is in none;
+//! what a window became is told by the trace of every member (P6). A recovery ends the window it comes to, and nothing else
+//! does: one that joins it is its last member, one that passes it by came in the instant in which it ended.
+//!
+//! What a replay brought is left out. Where a backfill brings events, nobody knows when each came to its window, and those
+//! rules are left out that need it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::fold::ClosedBy;
+use tidegate_core::id::{DeliveryNo, SubscriberNo, WindowNo};
+use tidegate_store::{DeliveryRow, EventFilter, FoldRow};
+
+use super::acts::Site;
+use super::history::{EventKey, Fact, History, Truth};
+use super::spec::{Lanes, Spec};
+use super::terms::Mode;
+
+/// One window and the events in it, as places in the history, in the order of their acceptance.
+struct Window {
+    row: FoldRow,
+    members: Vec<usize>,
+}
+
+/// All of them.
+pub(crate) struct Windows {
+    by_no: BTreeMap<WindowNo, Window>,
+    /// Those that hold an event.
+    by_event: BTreeMap<(SubscriberNo, usize), Vec<WindowNo>>,
+}
+
+/// Asks for the trace of every event: which windows it is in, but for those of replays.
+pub(crate) async fn traced(
+    site: &Site,
+    rows: &BTreeMap<DeliveryNo, DeliveryRow>,
+) -> Vec<(EventKey, FoldRow)> {
+    let mut traced = Vec::new();
+    let is_replay =
+        |row: &FoldRow| row.delivery.and_then(|no| rows.get(&no)).is_some_and(|delivery| delivery.replay);
+    let folding = {
+        let history = site.history.lock();
+        let folding = history.subs.values().filter(|truth| super::folds::is_fold(&truth.id));
+        folding.map(|truth| truth.project).collect::<BTreeSet<_>>()
+    };
+    for project in folding {
+        let filter = EventFilter { limit: 10_000, ..EventFilter::default() };
+        let page = site.parts.store.events(project, filter).await.expect("the store works again");
+        for event in page.items {
+            let trace = site.parts.store.trace(project, event.seq).await.expect("the store works again");
+            let key = (project, event.source.clone(), event.id.clone());
+            let windows = trace.windows.into_iter().filter(|row| !is_replay(row));
+            traced.extend(windows.map(|row| (key.clone(), row)));
+        }
+    }
+    traced
+}
+
+impl Windows {
+    /// Puts together what the traces said.
+    pub(crate) fn of(history: &History, traced: Vec<(EventKey, FoldRow)>) -> Self {
+        let mut all = Self { by_no: BTreeMap::new(), by_event: BTreeMap::new() };
+        for (key, row) in traced {
+            let Some(place) = history.index.get(&key).copied() else { continue };
+            all.by_event.entry((row.subscriber, place)).or_default().push(row.no);
+            let window = all.by_no.entry(row.no).or_insert_with(|| Window { row, members: Vec::new() });
+            window.members.push(place);
+        }
+        all.by_no.values_mut().for_each(|window| window.members.sort_unstable());
+        all
+    }
+
+    /// An event that a subscriber wants, and the folded delivery it is in, if it is in one.
+    pub(crate) fn check_event(
+        &self,
+        history: &History,
+        (subscriber, place): (SubscriberNo, usize),
+        kept: Option<DeliveryNo>,
+        found: &mut Vec<String>,
+    ) {
+        let (truth, fact) = (&history.subs[&subscriber], &history.accepted[place]);
+        let nos = self.by_event.get(&(subscriber, place)).map_or(&[][..], Vec::as_slice);
+        let (id, event) = (&truth.id, &fact.key.2);
+        let Some(fold) = truth.fold_of(fact) else { return };
+        let owed = usize::from(!fold.passes(&fact.content));
+        if nos.len() != owed {
+            found.push(format!("P6 event {event} is in {} windows of {id} and belongs in {owed}", nos.len()));
+        }
+        let window = nos.first().map(|no| &self.by_no[no].row);
+        if kept != window.and_then(|row| row.delivery) {
+            found.push(format!(
+                "P6 event {event} is in delivery {kept:?} to {id}, its trace tells of {window:?}"
+            ));
+        }
+        let is_told = |row: &FoldRow| row.delivery.is_some() || has_ended(row);
+        if !window.is_none_or(is_told) {
+            found.push(format!("P6 event {event} is neither sent to {id} nor cancelled: {window:?}"));
+        }
+    }
+
+    /// Every window, and what was cancelled by hand; says which rare paths were taken.
+    pub(crate) fn check(&self, history: &History, found: &mut Vec<String>) -> BTreeSet<&'static str> {
+        let mut met = BTreeSet::new();
+        let mut by_hand: BTreeMap<SubscriberNo, u32> = BTreeMap::new();
+        for window in self.by_no.values() {
+            if window.row.delivery.is_none() && window.is_closed_by(ClosedBy::Cancelled) {
+                *by_hand.entry(window.row.subscriber).or_default() += window.members.len() as u32;
+            }
+            window.keeps_apart(history, found);
+            window.ends_as_said(history, found, &mut met);
+        }
+        if by_hand != history.endings.lost {
+            let ended = &history.endings.lost;
+            found.push(format!(
+                "P6 traces tell of {by_hand:?} events cancelled by hand, which were {ended:?}"
+            ));
+        }
+        for (no, truth) in &history.subs {
+            for (place, fact) in history.accepted.iter().enumerate() {
+                let is_wanted =
+                    truth.spec_at(fact.version).is_some_and(|spec| spec.wants(&fact.content).is_some());
+                let passes = truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content));
+                if is_wanted && passes && truth.is_new(history, place) {
+                    met.insert("an event that passed a fold by");
+                    self.nothing_outlives(history, (*no, truth), place, found);
+                }
+            }
+        }
+        met
+    }
+
+    /// An event that passes by and is a recovery leaves nothing of its key that gathered when it came.
+    fn nothing_outlives(
+        &self,
+        history: &History,
+        (no, truth): (SubscriberNo, &Truth),
+        place: usize,
+        found: &mut Vec<String>,
+    ) {
+        let fact = &history.accepted[place];
+        // A jump reaches processes that share a store one after the other.
+        if history.apart_ms > 0 && !history.jumps.is_empty() {
+            return;
+        }
+        let came = fact.now + history.apart_ms;
+        for window in self.by_no.values().filter(|window| window.row.subscriber == no) {
+            let Some(spec) = window.opened_with(history) else { continue };
+            let is_its_own = truth.key_of(fact).as_ref() == Some(&window.row.key);
+            let is_older = window.members.first().is_some_and(|first| *first < place);
+            let is_open = window.closed_at().is_some_and(|at| at > came)
+                && window.due_before(history, spec, place) > came;
+            let is_met = spec.fold.as_ref().is_some_and(|fold| fold.ends(&fact.content));
+            if is_its_own && is_older && is_open && is_met && !window.is_closed_by(ClosedBy::CancelOn) {
+                let (event, row) = (&fact.key.2, &window.row);
+                found.push(format!("P6 {event} passed {} by and did not end its window: {row:?}", truth.id));
+            }
+        }
+    }
+}
+
+/// It ended without a delivery, and says so.
+fn has_ended(row: &FoldRow) -> bool {
+    row.closed.is_some_and(|(_, by)| by.is_cancelled())
+}
+
+impl Window {
+    fn is_closed_by(&self, by: ClosedBy) -> bool {
+        self.row.closed.is_some_and(|(_, closed_by)| closed_by == by)
+    }
+
+    /// When it took its last event but for those that join what waits. One that was cancelled while it waited for its turn does
+    /// not tell any more.
+    fn closed_at(&self) -> Option<i64> {
+        let is_told = self.row.delivery.is_none() || !self.is_closed_by(ClosedBy::Cancelled);
+        self.row.closed.filter(|_| is_told).map(|(at, _)| at.as_ms())
+    }
+
+    fn facts<'a>(&'a self, history: &'a History) -> impl Iterator<Item = &'a Fact> {
+        self.members.iter().map(|place| &history.accepted[*place])
+    }
+
+    /// The definition that it was opened with, where all its events came in the days of its subscriber.
+    fn opened_with<'a>(&self, history: &'a History) -> Option<&'a Spec> {
+        let truth = &history.subs[&self.row.subscriber];
+        let is_known = self.members.iter().all(|place| truth.is_new(history, *place));
+        let first = self.facts(history).next().filter(|_| is_known)?;
+        truth.spec_at(first.version)
+    }
+
+    /// When it closes by itself, as it stood when the event at this place came.
+    fn due_before(&self, history: &History, spec: &Spec, place: usize) -> i64 {
+        let opened = self.row.opened_at.as_ms();
+        match spec.fold.as_ref().map(|fold| fold.mode) {
+            Some(Mode::Window(ms)) => opened + ms,
+            Some(Mode::Quiet(ms, most)) => {
+                let joined = self.members.iter().filter(|member| **member < place);
+                let last = joined.map(|member| history.accepted[*member].now).max();
+                last.map_or(opened, |last| last + ms).min(opened + most)
+            }
+            // Regular times do not depend on what joins.
+            _ => self.row.due_at.as_ms(),
+        }
+    }
+
+    /// What is in it has its key.
+    fn keeps_apart(&self, history: &History, found: &mut Vec<String>) {
+        let truth = &history.subs[&self.row.subscriber];
+        for fact in self.facts(history) {
+            if truth.key_of(fact).is_some_and(|key| key != self.row.key) {
+                found.push(format!("P6 event {} is in a window of another key: {:?}", fact.key.2, self.row));
+            }
+        }
+        if self.members.len() != self.row.count as usize {
+            let told = self.members.len();
+            found.push(format!("P6 {told} events tell that they are in a window: {:?}", self.row));
+        }
+    }
+
+    /// A recovery ends it, and nothing else ends it so.
+    fn ends_as_said(&self, history: &History, found: &mut Vec<String>, met: &mut BTreeSet<&'static str>) {
+        let Some(spec) = self.opened_with(history) else { return };
+        let (Some(fold), Some(closed_at)) = (&spec.fold, self.closed_at()) else { return };
+        let is_cancelled = self.is_closed_by(ClosedBy::CancelOn);
+        let may_wait = spec.lanes != Lanes::None && !is_cancelled;
+        // What comes to a window that has closed and waits for its turn ends nothing.
+        let gathered = |fact: &&Fact| !may_wait || fact.now + history.apart_ms < closed_at;
+        let is_recovery = |fact: &Fact| fold.ends(&fact.content);
+        // The first finds no window, and the last of a window that ended is the one that did it.
+        let others = self.members.len().saturating_sub(1 + usize::from(is_cancelled));
+        if self.facts(history).skip(1).take(others).filter(gathered).any(is_recovery) {
+            found.push(format!("P6 a window outlived a recovery in it: {:?}", self.row));
+        }
+        if !is_cancelled {
+            return;
+        }
+        let last = self.facts(history).skip(1).last();
+        let ender = self.members.last().filter(|_| last.is_some_and(is_recovery)).copied();
+        if self.due_before(history, spec, ender.unwrap_or(usize::MAX)) <= closed_at {
+            found.push(format!("P6 a recovery ended a window whose time was over: {:?}", self.row));
+        }
+        if ender.is_some() {
+            met.insert("a window ended by a recovery");
+        } else if self.is_passed_by(history) {
+            met.insert("a window ended by what passed it by");
+        } else {
+            found.push(format!("P6 a window ended without a recovery: {:?}", self.row));
+        }
+        if let Some(delivery) = self.row.delivery {
+            found.push(format!("P6 a window that a recovery ended is delivery {delivery}"));
+        }
+    }
+
+    /// Whether a recovery passed it by when it ended.
+    fn is_passed_by(&self, history: &History) -> bool {
+        let truth = &history.subs[&self.row.subscriber];
+        let Some(fold) = self.opened_with(history).and_then(|spec| spec.fold.as_ref()) else { return false };
+        let Some(closed_at) = self.closed_at() else { return false };
+        history.accepted.iter().enumerate().any(|(place, fact)| {
+            let is_its_own =
+                truth.is_new(history, place) && truth.key_of(fact).as_ref() == Some(&self.row.key);
+            let passes = truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content));
+            is_its_own && passes && fact.now == closed_at && fold.ends(&fact.content)
+        })
+    }
+}
+
+impl Truth {
+    /// Whether the event at this place of the history came to it when it was accepted, and by no backfill.
+    fn is_new(&self, history: &History, place: usize) -> bool {
+        let fact = &history.accepted[place];
+        let is_caught_up = self.backfill.is_none() || self.backfilled.is_some() && place >= self.caught_up;
+        fact.key.0 == self.project && fact.version >= self.created() && is_caught_up
+    }
+
+    /// The key of the window that an event belongs to.
+    fn key_of(&self, fact: &Fact) -> Option<String> {
+        Some(self.fold_of(fact)?.key(self.specs.last()?.1.lanes, &fact.content))
+    }
+}
