@@ -113,7 +113,8 @@ pub(crate) async fn end(
     result
 }
 
-async fn windows(
+/// The windows of a project that can be joined.
+pub(crate) async fn windows(
     store: &SqliteStore,
     project: ProjectNo,
     subscriber: Option<SubscriberNo>,

@@ -48,6 +48,7 @@ pub(crate) fn is_folded(outbound: &Outbound) -> bool {
 pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     let mut dice = Dice::new(seed, "folds");
     plan.bounds.fold_bytes = Dice::new(seed, "bulk").pick(&[1_000, 4_000, 1 << 20]);
+    plan.windows_max = windows::plan(seed);
     for index in 0..dice.below(2) + 1 {
         let mut exceptions = Dice::new(seed, &format!("exceptions/{index}"));
         let spec = spec(format!("fold-{index}"), &mut dice, &mut exceptions);

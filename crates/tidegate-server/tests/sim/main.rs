@@ -62,7 +62,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 54] = [
+const RARE_PATHS: [&str; 56] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -107,6 +107,8 @@ const RARE_PATHS: [&str; 54] = [
     "a unit released",
     "a window cancelled",
     "a window closed",
+    "a window closed by its bytes",
+    "a window closed to make room for others",
     "a window ended by a recovery",
     "a window ended by what passed it by",
     "a window flushed by hand",
@@ -120,7 +122,7 @@ const RARE_PATHS: [&str; 54] = [
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 20] = [
+const RARE_PATHS_SHARED: [&str; 22] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
@@ -137,6 +139,8 @@ const RARE_PATHS_SHARED: [&str; 20] = [
     "a takeover of claims",
     "a window cancelled",
     "a window closed",
+    "a window closed by its bytes",
+    "a window closed to make room for others",
     "a window ended by a recovery",
     "a window ended by what passed it by",
     "an event that passed a fold by",

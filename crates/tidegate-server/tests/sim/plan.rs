@@ -135,6 +135,8 @@ pub(crate) struct Plan {
     pub(crate) gate: Option<gates::Terms>,
     /// How events are counted, where they are.
     pub(crate) counting: Terms,
+    /// How many windows a project may have, where those are few.
+    pub(crate) windows_max: Option<usize>,
 }
 
 struct Planner {
@@ -226,6 +228,7 @@ impl Planner {
             terms: None,
             counting: Terms::default(),
             gate: None,
+            windows_max: None,
         };
         Self { dice, plan, specs: Vec::new(), next_n: 0, posted: Vec::new() }
     }

@@ -40,7 +40,7 @@ use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::{END_T, Plan};
-use super::{arrivals, catalog, consent, endings, gates};
+use super::{arrivals, catalog, consent, endings, gates, windows};
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -59,6 +59,8 @@ pub(crate) struct FaultyStore {
     /// Steps of backfills and jobs that were taken, to be taken again.
     pub(crate) steps: Mutex<(Vec<BackfillStep>, Vec<JobStep>)>,
     pub(crate) flushes: Flushes,
+    /// How many windows a project may have, where those are few.
+    pub(crate) windows_max: Option<usize>,
     /// It breaks down at bad moments.
     pub(crate) is_fragile: bool,
     /// Calls take a while.
@@ -79,6 +81,7 @@ impl Store for FaultyStore {
                 self.life.note_commit(true);
                 self.note_commit(&group, committed);
                 note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
+                windows::are_few(&self.inner, &self.history, self.windows_max).await;
             }
             Err(Error::Stale { .. }) => self.history.lock().reach("a stale group rerouted"),
             Err(_) => {}

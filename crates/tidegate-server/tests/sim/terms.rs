@@ -12,6 +12,7 @@ use super::spec::{Content, Lanes};
 pub(crate) struct FoldSpec {
     pub(crate) mode: Mode,
     pub(crate) max_events: u32,
+    pub(crate) max_bytes: usize,
     pub(crate) leading: bool,
     /// Events whose number is a multiple of this go by themselves.
     pub(crate) bypass: Option<i64>,
@@ -39,7 +40,9 @@ impl FoldSpec {
         ]);
         let bypass = exceptions.pick(&[None, Some(3), Some(5)]);
         let cancel_on = exceptions.pick(&[None, Some(4), Some(6)]);
-        Self { mode, max_events: dice.pick(&[2, 5, 1_000]), leading: false, bypass, cancel_on }
+        // The least that is allowed: some eight events.
+        let max_bytes = exceptions.pick(&[1_024, 1_024, 1 << 20]);
+        Self { mode, max_events: dice.pick(&[2, 5, 1_000]), max_bytes, leading: false, bypass, cancel_on }
     }
 
     /// The same, with the first event ahead: that can not be ended as if nobody had been told.
@@ -57,6 +60,7 @@ impl FoldSpec {
             Mode::Batch(ms) => json!({"mode": "batch", "every": format!("{ms}ms")}),
         };
         fold["max_events"] = json!(self.max_events);
+        fold["max_bytes"] = json!(self.max_bytes);
         fold["leading"] = json!(self.leading);
         if lanes == Lanes::PerKey {
             fold["by"] = json!(["data.key"]);

@@ -10,11 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::fold::ClosedBy;
-use tidegate_core::id::{DeliveryNo, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, ProjectNo, SubscriberNo, WindowNo};
+use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{DeliveryRow, EventFilter, FoldRow};
 
 use super::acts::Site;
-use super::history::{EventKey, Fact, History, Truth};
+use super::dice::Dice;
+use super::history::{EventKey, Fact, Histories, History, Truth};
 use super::spec::{Lanes, Spec};
 use super::terms::Mode;
 
@@ -29,6 +31,25 @@ pub(crate) struct Windows {
     by_no: BTreeMap<WindowNo, Window>,
     /// Those that hold an event.
     by_event: BTreeMap<(SubscriberNo, usize), Vec<WindowNo>>,
+}
+
+/// In some runs a project may have only a few.
+pub(crate) fn plan(seed: u64) -> Option<usize> {
+    let mut dice = Dice::new(seed, "windows");
+    dice.percent(30).then(|| dice.pick(&[2, 3]))
+}
+
+/// After every commit, no project has more than it may.
+pub(crate) async fn are_few(store: &SqliteStore, histories: &Histories, most: Option<usize>) {
+    let Some(most) = most else { return };
+    let projects: BTreeSet<ProjectNo> = histories.lock().subs.values().map(|truth| truth.project).collect();
+    for project in projects {
+        let there = super::endings::windows(store, project, None).await.len();
+        if there > most {
+            let text = format!("P8 a project has {there} windows that can be joined, {most} are allowed");
+            histories.lock().violation(text);
+        }
+    }
 }
 
 /// Asks for the trace of every event: which windows it is in, but for those of replays.
@@ -109,6 +130,7 @@ impl Windows {
             }
             window.keeps_apart(history, found);
             window.ends_as_said(history, found, &mut met);
+            window.holds_what_fits(history, found, &mut met);
         }
         if by_hand != history.endings.lost {
             let ended = &history.endings.lost;
@@ -215,6 +237,47 @@ impl Window {
             let told = self.members.len();
             found.push(format!("P6 {told} events tell that they are in a window: {:?}", self.row));
         }
+    }
+
+    /// It is never more than full, closes when it is, and says so of nothing that is not.
+    fn holds_what_fits(&self, history: &History, found: &mut Vec<String>, met: &mut BTreeSet<&'static str>) {
+        if self.is_closed_by(ClosedBy::Limit) {
+            met.insert("a window closed to make room for others");
+        }
+        let Some(fold) = self.opened_with(history).and_then(|spec| spec.fold.as_ref()) else { return };
+        let (count, bytes) =
+            (self.members.len(), self.facts(history).map(|fact| fact.body.len()).sum::<usize>());
+        let is_over = count > fold.max_events as usize || bytes > fold.max_bytes && count > 1;
+        let is_full = count >= fold.max_events as usize || bytes >= fold.max_bytes;
+        let last = self.facts(history).last().map_or(0, |fact| fact.now);
+        let is_late = is_full && self.closed_at().is_some_and(|at| at > last + history.apart_ms);
+        let next = || self.next(history).map_or(0, |fact| fact.body.len());
+        let is_right = match self.row.closed {
+            Some((_, ClosedBy::MaxEvents)) => count == fold.max_events as usize,
+            Some((_, ClosedBy::MaxBytes)) => bytes >= fold.max_bytes || bytes + next() > fold.max_bytes,
+            _ => true,
+        };
+        if is_over || is_late || !is_right {
+            found.push(format!("P6 a window of {bytes} bytes is not closed as it should be: {:?}", self.row));
+        }
+        if self.is_closed_by(ClosedBy::MaxBytes) {
+            met.insert("a window closed by its bytes");
+        }
+    }
+
+    /// The first event behind it that its key would have brought into it.
+    fn next<'a>(&self, history: &'a History) -> Option<&'a Fact> {
+        let truth = &history.subs[&self.row.subscriber];
+        let behind = history.accepted.iter().skip(self.members.last()? + 1);
+        behind.into_iter().find(|fact| {
+            let is_wanted =
+                truth.spec_at(fact.version).is_some_and(|spec| spec.wants(&fact.content).is_some());
+            let is_folded = truth.fold_of(fact).is_some_and(|fold| !fold.passes(&fact.content));
+            is_wanted
+                && is_folded
+                && truth.is_owed(fact)
+                && truth.key_of(fact).as_ref() == Some(&self.row.key)
+        })
     }
 
     /// A recovery ends it, and nothing else ends it so.

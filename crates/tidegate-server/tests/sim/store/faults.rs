@@ -5,8 +5,10 @@ use super::*;
 impl FaultyStore {
     /// One that nobody else shares and nobody haunts.
     pub(crate) fn new(inner: Arc<SqliteStore>, plan: &Plan, life: &Arc<Life>, history: &Histories) -> Self {
+        plan.windows_max.into_iter().for_each(|most| inner.limit_windows(most));
         Self {
             inner,
+            windows_max: plan.windows_max,
             membership: None,
             life: Arc::clone(life),
             history: history.clone(),
