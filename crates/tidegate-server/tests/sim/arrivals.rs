@@ -33,6 +33,7 @@ pub(crate) fn note(history: &mut History, group: &Group, committed: &Committed, 
                     version: history.version,
                     t,
                     now: group.now.as_ms(),
+                    place: history.accepted.len(),
                 };
                 history.line(t, format_args!("accepts {}", event.id));
                 history.accepted.push(fact);

@@ -135,14 +135,17 @@ enum Owed {
     Never,
 }
 
-/// A fold takes it, and does not let it go by itself.
-fn is_gathered(truth: &Truth, fact: &Fact) -> bool {
-    super::folds::is_fold(&truth.id) && !truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content))
-}
-
 fn owed(truth: &Truth, fact: &Fact) -> Owed {
-    if truth.project != fact.key.0 || is_gathered(truth, fact) {
+    if truth.project != fact.key.0 {
         return Owed::Never;
+    }
+    if super::folds::is_fold(&truth.id) {
+        // Only what passes its fold by.
+        match truth.fold_of(fact).map(|fold| fold.passes(&fact.content)) {
+            Some(true) => {}
+            Some(false) => return Owed::Never,
+            None => return Owed::May,
+        }
     }
     if truth.created() <= fact.version {
         let wanted = truth.spec_at(fact.version).is_some_and(|spec| spec.wants(&fact.content).is_some());

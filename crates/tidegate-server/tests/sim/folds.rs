@@ -2,9 +2,9 @@
 //!
 //! Their attempts are noted apart, because a delivery carries many events here. The rules: every event that was accepted
 //! for them is in exactly one delivery, and that one arrives (P2, P6); a delivery never changes once it was sent (P3); of a
-//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Windows that
-//! somebody cancels are in `endings`. Some
-//! pass a gate, whose rules are judged with everybody else's (`gates`).
+//! lane one is under way at a time, and later deliveries carry later events (P5); nothing closes before its time. Every window
+//! is judged by itself in `windows`, what somebody cancels is noted in `endings`. What passes a fold by is judged as any single
+//! event is (`checkers`). Some pass a gate, whose rules are judged with everybody else's (`gates`).
 //!
 //! They take part in both kinds of runs. What only PostgreSQL's own statements can break is asked elsewhere:
 //! `tidegate-store/src/conformance/folds/restart.rs` asks it of both stores, `tidegate-store/tests/shared/folds.rs` of two
@@ -26,7 +26,7 @@ use super::acts::Site;
 use super::consent::Asked;
 use super::dice::Dice;
 use super::endings;
-use super::history::{EventKey, History};
+use super::history::{EventKey, Fact, History};
 use super::plan::{Act, END_T, KEYS, Plan};
 use super::receivers::{Mood, Receivers, failure};
 use super::spec::{Content, Lanes, Spec};
@@ -49,6 +49,7 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
     let mut dice = Dice::new(seed, "folds");
     plan.bounds.fold_bytes = Dice::new(seed, "bulk").pick(&[1_000, 4_000, 1 << 20]);
     plan.windows_max = windows::plan(seed);
+    let flurries = flurries(plan);
     for index in 0..dice.below(2) + 1 {
         let mut exceptions = Dice::new(seed, &format!("exceptions/{index}"));
         let spec = spec(format!("fold-{index}"), &mut dice, &mut exceptions);
@@ -82,9 +83,41 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
             t = past.between(3_000, END_T - 8_000);
             rush(plan, t, &mut past);
         }
+        changes(plan, (&spec, t), &flurries, &format!("terms/{index}"));
         plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
     }
     endings::plan(seed, plan);
+}
+
+/// Now and then many events come at once, and again a little later: enough to fill a window, and to find it open.
+fn flurries(plan: &mut Plan) -> Vec<i64> {
+    let mut dice = Dice::new(plan.seed, "flurries");
+    let moments: Vec<i64> = (0..dice.below(4)).map(|_| dice.between(500, END_T - 5_000)).collect();
+    for t in &moments {
+        rush(plan, *t, &mut dice);
+        rush(plan, *t + dice.between(200, 1_500), &mut dice);
+    }
+    moments
+}
+
+/// Its owner changes the terms, most of the time while windows are open.
+fn changes(plan: &mut Plan, (spec, created): (&Spec, i64), flurries: &[i64], name: &str) {
+    let mut dice = Dice::new(plan.seed, name);
+    let mut exceptions = Dice::new(plan.seed, &format!("{name}/exceptions"));
+    let mut moments = Vec::new();
+    for _ in 0..dice.below(4) {
+        let any = dice.between(created + 500, END_T - 1_000);
+        let near = flurries.get(dice.below(4)).map(|t| *t + dice.between(50, 1_500));
+        moments.push(near.filter(|t| *t > created + 200).unwrap_or(any));
+    }
+    moments.sort_unstable();
+    let mut spec = spec.clone();
+    for t in moments {
+        // Its receiver reads one form only.
+        spec.edition += 2;
+        spec.fold = Some(FoldSpec::any(&mut dice, &mut exceptions));
+        plan.acts.push((t, Act::Patch { spec: spec.clone(), patience_ms: None }));
+    }
 }
 
 /// What comes while somebody catches up would overtake the past if it could.
@@ -226,19 +259,27 @@ impl Receivers {
             history.reach("two folds under way");
         }
         history.folds_under_way.insert(index, (subscriber, key));
-        check_timing(&mut history, subscriber, &body, delivery);
+        check_timing(&mut history, &sent, &body);
         history.folds.push(sent);
         index
     }
 }
 
 /// Nothing closes before its time.
-fn check_timing(history: &mut History, subscriber: SubscriberNo, body: &Value, delivery: DeliveryNo) {
+fn check_timing(history: &mut History, sent: &FoldSent, body: &Value) {
+    let FoldSent { subscriber, delivery, is_replay, .. } = *sent;
     let fold = &body["fold"];
     let time = |value: &Value| value.as_str().and_then(Timestamp::parse).map_or(0, Timestamp::as_ms);
     let (opened, closed) = (time(&fold["opened_at"]), time(&fold["closed_at"]));
-    let spec = history.subs[&subscriber].specs.last().and_then(|(_, spec)| spec.fold.clone());
-    let Some(spec) = spec else { return };
+    let first = body["events"].as_array().and_then(|events| events.first()).and_then(|event| {
+        let (source, id) = (event["source"].as_str()?.to_owned(), event["id"].as_str()?.to_owned());
+        history.index.get(&(history.subs[&subscriber].project, source, id))
+    });
+    let first = first.map(|place| &history.accepted[*place]);
+    let truth = &history.subs[&subscriber];
+    // What is replayed is folded on the terms of that day, and what follows an event that went ahead on those of that one.
+    let is_opener = |fact: &&Fact| !is_replay && (fact.now == opened || truth.specs.len() == 1);
+    let Some(spec) = first.filter(is_opener).and_then(|fact| truth.fold_of(fact)) else { return };
     let is_early = match (fold["closed_by"].as_str().unwrap_or_default(), spec.mode) {
         ("window", Mode::Window(ms)) => closed - opened < ms,
         ("quiet", Mode::Quiet(ms, _)) => {

@@ -111,6 +111,8 @@ pub(crate) struct Fact {
     pub(crate) version: Version,
     pub(crate) t: i64,
     pub(crate) now: i64,
+    /// Its place among all.
+    pub(crate) place: usize,
 }
 
 /// One client's answer about one event it sent.
@@ -247,15 +249,18 @@ impl Truth {
         fact.key.0 == self.project && (fact.version >= self.created() || is_past)
     }
 
-    /// How an event of its days is folded. What a backfill brings is folded as is said when it does, which nobody knows.
-    pub(crate) fn fold_of(&self, fact: &Fact) -> Option<&FoldSpec> {
-        let since = if fact.version >= self.created() { fact.version } else { self.only_version()? };
-        self.spec_at(since)?.fold.as_ref()
+    /// Whether an event came to it when it was accepted, and by no backfill.
+    pub(crate) fn is_new(&self, fact: &Fact) -> bool {
+        let is_caught_up =
+            self.backfill.is_none() || self.backfilled.is_some() && fact.place >= self.caught_up;
+        fact.key.0 == self.project && fact.version >= self.created() && is_caught_up
     }
 
-    /// When its definition was made, if that never changed.
-    fn only_version(&self) -> Option<Version> {
-        (self.specs.len() == 1).then(|| self.created())
+    /// How an event is folded. What a backfill brings is folded as is said when it does, which nobody knows if that changed.
+    pub(crate) fn fold_of(&self, fact: &Fact) -> Option<&FoldSpec> {
+        let is_known = self.specs.len() == 1 || self.is_new(fact);
+        let version = fact.version.max(self.created());
+        self.spec_at(version).filter(|_| is_known)?.fold.as_ref()
     }
 
     /// It is sent to again, or not any more.

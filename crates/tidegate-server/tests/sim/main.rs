@@ -62,7 +62,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 56] = [
+const RARE_PATHS: [&str; 58] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -112,6 +112,8 @@ const RARE_PATHS: [&str; 56] = [
     "a window ended by a recovery",
     "a window ended by what passed it by",
     "a window flushed by hand",
+    "a window judged by its end",
+    "a window that kept its former terms",
     "an endpoint that agreed later",
     "an endpoint that refused",
     "an event gone under way",
@@ -122,7 +124,7 @@ const RARE_PATHS: [&str; 56] = [
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 22] = [
+const RARE_PATHS_SHARED: [&str; 23] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
@@ -143,6 +145,7 @@ const RARE_PATHS_SHARED: [&str; 22] = [
     "a window closed to make room for others",
     "a window ended by a recovery",
     "a window ended by what passed it by",
+    "a window that kept its former terms",
     "an event that passed a fold by",
     "clocks that agree after a jump",
 ];

@@ -2,7 +2,9 @@
 //!
 //! The rules: an event that is folded is in exactly one window, under its own key, and one that passes a fold by is in none;
 //! what a window became is told by the trace of every member (P6). A recovery ends the window it comes to, and nothing else
-//! does: one that joins it is its last member, one that passes it by came in the instant in which it ended.
+//! does: one that joins it is its last member, one that passes it by came in the instant in which it ended. A window is never
+//! more than full and keeps the terms it was opened with, whatever its owner changes; where nothing went wrong it closes in time.
+//! A project never has more windows than it may (P8).
 //!
 //! What a replay brought is left out. Where a backfill brings events, nobody knows when each came to its window, and those
 //! rules are left out that need it.
@@ -19,6 +21,12 @@ use super::dice::Dice;
 use super::history::{EventKey, Fact, Histories, History, Truth};
 use super::spec::{Lanes, Spec};
 use super::terms::Mode;
+use super::world::START_MS;
+
+/// A window closes no later than this after its time, where nothing kept it from that: a slow commit before it, and some more.
+const LATE_MS: i64 = 200;
+/// For how long nothing must have been wrong before.
+const CALM_MS: i64 = 2_000;
 
 /// One window and the events in it, as places in the history, in the order of their acceptance.
 struct Window {
@@ -131,21 +139,24 @@ impl Windows {
             window.keeps_apart(history, found);
             window.ends_as_said(history, found, &mut met);
             window.holds_what_fits(history, found, &mut met);
+            window.keeps_its_terms(history, found, &mut met);
         }
-        if by_hand != history.endings.lost {
-            let ended = &history.endings.lost;
+        // A window that nothing followed its first event into ends with nobody to tell of it.
+        let ended = history.endings.lost.iter().filter(|(_, count)| **count > 0);
+        let ended: BTreeMap<SubscriberNo, u32> = ended.map(|(no, count)| (*no, *count)).collect();
+        if by_hand != ended {
             found.push(format!(
                 "P6 traces tell of {by_hand:?} events cancelled by hand, which were {ended:?}"
             ));
         }
         for (no, truth) in &history.subs {
-            for (place, fact) in history.accepted.iter().enumerate() {
+            for fact in &history.accepted {
                 let is_wanted =
                     truth.spec_at(fact.version).is_some_and(|spec| spec.wants(&fact.content).is_some());
                 let passes = truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content));
-                if is_wanted && passes && truth.is_new(history, place) {
+                if is_wanted && passes && truth.is_new(fact) {
                     met.insert("an event that passed a fold by");
-                    self.nothing_outlives(history, (*no, truth), place, found);
+                    self.nothing_outlives(history, (*no, truth), fact, found);
                 }
             }
         }
@@ -157,21 +168,19 @@ impl Windows {
         &self,
         history: &History,
         (no, truth): (SubscriberNo, &Truth),
-        place: usize,
+        fact: &Fact,
         found: &mut Vec<String>,
     ) {
-        let fact = &history.accepted[place];
-        // A jump reaches processes that share a store one after the other.
-        if history.apart_ms > 0 && !history.jumps.is_empty() {
+        if is_moved(history) {
             return;
         }
         let came = fact.now + history.apart_ms;
         for window in self.by_no.values().filter(|window| window.row.subscriber == no) {
             let Some(spec) = window.opened_with(history) else { continue };
             let is_its_own = truth.key_of(fact).as_ref() == Some(&window.row.key);
-            let is_older = window.members.first().is_some_and(|first| *first < place);
+            let is_older = window.members.first().is_some_and(|first| *first < fact.place);
             let is_open = window.closed_at().is_some_and(|at| at > came)
-                && window.due_before(history, spec, place) > came;
+                && window.due_before(history, spec, fact.place) > came;
             let is_met = spec.fold.as_ref().is_some_and(|fold| fold.ends(&fact.content));
             if is_its_own && is_older && is_open && is_met && !window.is_closed_by(ClosedBy::CancelOn) {
                 let (event, row) = (&fact.key.2, &window.row);
@@ -179,6 +188,11 @@ impl Windows {
             }
         }
     }
+}
+
+/// A jump reaches processes that share a store one after the other: until then their times can not be compared.
+fn is_moved(history: &History) -> bool {
+    history.apart_ms > 0 && !history.jumps.is_empty()
 }
 
 /// It ended without a delivery, and says so.
@@ -205,8 +219,12 @@ impl Window {
     /// The definition that it was opened with, where all its events came in the days of its subscriber.
     fn opened_with<'a>(&self, history: &'a History) -> Option<&'a Spec> {
         let truth = &history.subs[&self.row.subscriber];
-        let is_known = self.members.iter().all(|place| truth.is_new(history, *place));
+        let is_known = self.facts(history).all(|fact| truth.is_new(fact));
         let first = self.facts(history).next().filter(|_| is_known)?;
+        // Behind an event that went ahead it opened before its own first event came.
+        if truth.specs.len() > 1 && first.now != self.row.opened_at.as_ms() {
+            return None;
+        }
         truth.spec_at(first.version)
     }
 
@@ -244,13 +262,18 @@ impl Window {
         if self.is_closed_by(ClosedBy::Limit) {
             met.insert("a window closed to make room for others");
         }
+        if self.is_closed_by(ClosedBy::CancelOn) {
+            // Nobody is sent what a recovery was one too many for.
+            return;
+        }
         let Some(fold) = self.opened_with(history).and_then(|spec| spec.fold.as_ref()) else { return };
         let (count, bytes) =
             (self.members.len(), self.facts(history).map(|fact| fact.body.len()).sum::<usize>());
         let is_over = count > fold.max_events as usize || bytes > fold.max_bytes && count > 1;
         let is_full = count >= fold.max_events as usize || bytes >= fold.max_bytes;
         let last = self.facts(history).last().map_or(0, |fact| fact.now);
-        let is_late = is_full && self.closed_at().is_some_and(|at| at > last + history.apart_ms);
+        let is_late =
+            is_full && !is_moved(history) && self.closed_at().is_some_and(|at| at > last + history.apart_ms);
         let next = || self.next(history).map_or(0, |fact| fact.body.len());
         let is_right = match self.row.closed {
             Some((_, ClosedBy::MaxEvents)) => count == fold.max_events as usize,
@@ -262,6 +285,57 @@ impl Window {
         }
         if self.is_closed_by(ClosedBy::MaxBytes) {
             met.insert("a window closed by its bytes");
+        }
+    }
+
+    /// It closes for a reason that the terms have which it was opened with; and in time, where nothing kept it from that.
+    fn keeps_its_terms(&self, history: &History, found: &mut Vec<String>, met: &mut BTreeSet<&'static str>) {
+        let Some(spec) = self.opened_with(history) else { return };
+        let (Some(fold), Some((_, by))) = (&spec.fold, self.row.closed) else { return };
+        let is_own = match by {
+            ClosedBy::Window => matches!(fold.mode, Mode::Window(_)),
+            ClosedBy::Quiet | ClosedBy::MaxWait => matches!(fold.mode, Mode::Quiet(..)),
+            ClosedBy::Every => matches!(fold.mode, Mode::Batch(_)),
+            ClosedBy::Leading => fold.leading,
+            _ => true,
+        };
+        if !is_own {
+            found.push(format!("P6 a window closed by other terms than {fold:?}: {:?}", self.row));
+        }
+        let truth = &history.subs[&self.row.subscriber];
+        if self.facts(history).last().and_then(|last| truth.fold_of(last)).is_some_and(|last| last != fold) {
+            met.insert("a window that kept its former terms");
+        }
+        let is_by_time =
+            matches!(by, ClosedBy::Window | ClosedBy::Quiet | ClosedBy::MaxWait | ClosedBy::Every);
+        if let Some(closed_at) = self.closed_at().filter(|_| is_by_time && is_own) {
+            self.closes_in_time(history, (spec, closed_at), found, met);
+        }
+    }
+
+    /// It does not close late. Only where the clock never jumped does it tell true time, and only of the living can haste be
+    /// expected.
+    fn closes_in_time(
+        &self,
+        history: &History,
+        (spec, closed_at): (&Spec, i64),
+        found: &mut Vec<String>,
+        met: &mut BTreeSet<&'static str>,
+    ) {
+        // What joined it when it had closed did not move its end.
+        let behind = self.members.iter().find(|place| history.accepted[**place].now >= closed_at);
+        let due = self.due_before(history, spec, behind.copied().unwrap_or(usize::MAX));
+        let (due_t, closed_t) = (due - START_MS, closed_at - START_MS);
+        let is_alone = history.apart_ms == 0 && history.jumps.is_empty();
+        if !is_alone
+            || history.is_disturbed(due_t - CALM_MS, closed_t)
+            || history.is_store_away(due_t, closed_t)
+        {
+            return;
+        }
+        met.insert("a window judged by its end");
+        if closed_t > due_t + LATE_MS {
+            found.push(format!("P6 a window closed {} ms late: {:?}", closed_t - due_t, self.row));
         }
     }
 
@@ -287,7 +361,8 @@ impl Window {
         let is_cancelled = self.is_closed_by(ClosedBy::CancelOn);
         let may_wait = spec.lanes != Lanes::None && !is_cancelled;
         // What comes to a window that has closed and waits for its turn ends nothing.
-        let gathered = |fact: &&Fact| !may_wait || fact.now + history.apart_ms < closed_at;
+        let is_early = |fact: &Fact| !is_moved(history) && fact.now + history.apart_ms < closed_at;
+        let gathered = |fact: &&Fact| !may_wait || is_early(fact);
         let is_recovery = |fact: &Fact| fold.ends(&fact.content);
         // The first finds no window, and the last of a window that ended is the one that did it.
         let others = self.members.len().saturating_sub(1 + usize::from(is_cancelled));
@@ -319,9 +394,8 @@ impl Window {
         let truth = &history.subs[&self.row.subscriber];
         let Some(fold) = self.opened_with(history).and_then(|spec| spec.fold.as_ref()) else { return false };
         let Some(closed_at) = self.closed_at() else { return false };
-        history.accepted.iter().enumerate().any(|(place, fact)| {
-            let is_its_own =
-                truth.is_new(history, place) && truth.key_of(fact).as_ref() == Some(&self.row.key);
+        history.accepted.iter().any(|fact| {
+            let is_its_own = truth.is_new(fact) && truth.key_of(fact).as_ref() == Some(&self.row.key);
             let passes = truth.fold_of(fact).is_some_and(|fold| fold.passes(&fact.content));
             is_its_own && passes && fact.now == closed_at && fold.ends(&fact.content)
         })
@@ -329,13 +403,6 @@ impl Window {
 }
 
 impl Truth {
-    /// Whether the event at this place of the history came to it when it was accepted, and by no backfill.
-    fn is_new(&self, history: &History, place: usize) -> bool {
-        let fact = &history.accepted[place];
-        let is_caught_up = self.backfill.is_none() || self.backfilled.is_some() && place >= self.caught_up;
-        fact.key.0 == self.project && fact.version >= self.created() && is_caught_up
-    }
-
     /// The key of the window that an event belongs to.
     fn key_of(&self, fact: &Fact) -> Option<String> {
         Some(self.fold_of(fact)?.key(self.specs.last()?.1.lanes, &fact.content))
