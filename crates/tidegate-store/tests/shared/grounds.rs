@@ -84,7 +84,7 @@ async fn a_role_that_lacks_a_right_is_told_which_and_needs_no_more_than_a_schema
 }
 
 /// A role of its own, and the URL by which it comes in.
-async fn guest(client: &Client, schema: &Schema, name: &str) -> (String, Url) {
+pub(crate) async fn guest(client: &Client, schema: &Schema, name: &str) -> (String, Url) {
     let role = format!("tidegate_{name}_{}", std::process::id());
     run(client, &[&format!("CREATE ROLE {role} LOGIN PASSWORD 'guest'")]).await;
     let mut url = Url::parse(schema.url()).unwrap();
@@ -93,7 +93,7 @@ async fn guest(client: &Client, schema: &Schema, name: &str) -> (String, Url) {
     (role, url)
 }
 
-async fn forget(client: &Client, role: &str) {
+pub(crate) async fn forget(client: &Client, role: &str) {
     let gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
     client.query(gone, &[&role]).await.unwrap();
     run(client, &[&format!("DROP OWNED BY {role}"), &format!("DROP ROLE {role}")]).await;

@@ -2,6 +2,7 @@
 //! was committed late, and a commit whose answer was lost is looked for, not guessed. On a real PostgreSQL, with
 //! several stores open on one schema, each as a process of its own would have it.
 
+mod cancelled;
 mod cut;
 mod folds;
 mod grounds;
@@ -346,26 +347,6 @@ async fn a_change_at_one_binds_the_next_event_at_all() {
     let refused = two.commit(Arc::new(routed)).await;
     assert!(matches!(refused, Err(Error::Stale { current, .. }) if current == moved), "{refused:?}");
     assert_eq!(statuses(&send(&two, &["1"], &[]).await), [UnitStatus::Accepted]);
-}
-
-/// A caller that goes away neither stops a change half-way nor leaves its session inside a transaction.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_caller_leaves_no_transaction_open() {
-    let schema = Schema::new();
-    let store = Arc::new(schema.open(schema.url(), NOW).await);
-    let session = connect(&schema).await;
-    for n in 0..20 {
-        let group = group(&store, &[&format!("{n}")], &[]).await;
-        let store = Arc::clone(&store);
-        let task = tokio::spawn(async move { store.commit(Arc::new(group)).await });
-        tokio::task::yield_now().await;
-        task.abort();
-    }
-    send(&store, &["last"], &[]).await;
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND query LIKE '%numbers%'";
-    let open: i64 = session.client.query_one(sql, &[]).await.unwrap().get(0);
-    assert_eq!(open, 0);
-    tokio::time::timeout(Duration::from_secs(20), store.newest()).await.unwrap().unwrap();
 }
 
 /// All go by the database's clock from the first row on, and a time that only a wrong clock can have written leads nobody.
