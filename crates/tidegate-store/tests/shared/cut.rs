@@ -1,5 +1,5 @@
 //! A way to PostgreSQL that can be cut at the worst moment: when a group is on its way there, or its answer on its way
-//! back.
+//! back. Of a group that goes step by step, what is cut is its COMMIT.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,6 +16,13 @@ const HAS_CUT: u8 = 3;
 const CUT_TWICE: u8 = 4;
 const CUT_ONCE: u8 = 5;
 const CUT_NEXT: u8 = 6;
+/// The answer to the COMMIT of a group that goes step by step, or the first COMMIT on its way there.
+const CUT_COMMITTED: u8 = 7;
+const CUT_COMMIT: u8 = 8;
+/// What these look like. A group prepares its COMMIT; other sessions, which may make tables for later meanwhile, just say it, so
+/// theirs comes behind no name and is answered without a word about values.
+const COMMIT: &[u8] = b"\0COMMIT\0";
+const COMMITTED: &[u8] = b"\x04C\0\0\0\x0bCOMMIT\0";
 
 /// Passes everything on, until it is told not to.
 pub(crate) struct Proxy {
@@ -51,6 +58,12 @@ impl Proxy {
         self.order.store(CUT_TWICE, Ordering::SeqCst);
     }
 
+    /// Cuts the connection of whoever says COMMIT next: `done` tells whether the server still hears of it. On its way there it is
+    /// known by its text, which goes there once in a session: no group may have gone step by step before.
+    pub(crate) fn cut_at_next_commit(&self, done: bool) {
+        self.order.store(if done { CUT_COMMITTED } else { CUT_COMMIT }, Ordering::SeqCst);
+    }
+
     pub(crate) fn has_cut(&self) -> bool {
         self.order.load(Ordering::SeqCst) == HAS_CUT
     }
@@ -83,6 +96,10 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, order: Arc<Atomic
             return;
         }
         let is_answer = cuts_at == CUT_ANSWER;
+        let (mark, commit) = if is_answer { (COMMITTED, CUT_COMMITTED) } else { (COMMIT, CUT_COMMIT) };
+        if piece[..count].windows(mark.len()).any(|part| part == mark) && goes_from(commit, HAS_CUT) {
+            return;
+        }
         if is_answer && (goes_from(CUT_NEXT, HAS_CUT) || is_meant && goes_from(CUT_TWICE, CUT_ONCE)) {
             return;
         }

@@ -12,6 +12,7 @@ mod midnight;
 mod repeats;
 #[path = "../harness/schema.rs"]
 mod schema;
+mod stepping;
 
 use std::sync::Arc;
 use std::time::Duration;
