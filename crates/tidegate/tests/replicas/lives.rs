@@ -1,8 +1,8 @@
-//! Processes end, are killed, or stand still; the others go on with their work.
+//! Processes start together, end, are killed, or stand still; the others go on with their work.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -26,6 +26,34 @@ fn hanging(gate: &Gate) -> Receiver {
 /// One place for each of two processes.
 fn one_at_a_time() -> Value {
     json!({ "limits": { "concurrency": 2, "timeout": "25s" } })
+}
+
+/// What `docker compose up` does: nobody has made the tables yet, and all want to.
+#[test]
+fn three_may_start_at_the_same_moment_on_an_empty_database() {
+    let cluster = Cluster::new();
+    let at_once = Barrier::new(3);
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let start = || {
+            at_once.wait();
+            cluster.join()
+        };
+        let starting = [(); 3].map(|()| scope.spawn(start));
+        starting.into_iter().map(|start| start.join().expect("it becomes ready")).collect()
+    });
+    servers.iter().for_each(|server| alive(server, 3));
+    let hook = Receiver::start();
+    servers[0].subscribe(&hook, &Value::Null);
+    for (n, server) in servers.iter().enumerate() {
+        server.admin().publish(&event(&format!("e{n}")));
+        server.admin().publish(&event("same"));
+    }
+    let arrived: BTreeSet<String> = hook.ids(4).into_iter().collect();
+    assert_eq!(arrived, ["e0", "e1", "e2", "same"].map(str::to_owned).into());
+    servers[1].admin().until("/v1/deliveries?status=delivered", |answer| {
+        answer["items"].as_array().is_some_and(|items| items.len() == 4)
+    });
+    assert!(hook.rest().is_empty(), "each once");
 }
 
 #[test]
