@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tidegate_core::attempt::{Phases, ResponseHead};
 use tidegate_core::egress::Policy;
 use tidegate_core::ingest::Request;
+use tidegate_core::route::{Judgement, Subscriber, View};
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
 use tidegate_destinations::{Answer, Exchange, MayLeave, Outbound, Transport};
@@ -24,7 +25,7 @@ use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
 use tidegate_server::standing::Standing;
 use tidegate_store::sqlite::{Calls, SqliteStore};
-use tidegate_store::{Change, DeliveryRow, NewSubscriber, Store, SubscriberUpdate, Trace};
+use tidegate_store::{Change, DeliveryRow, NewSubscriber, Store, SubscriberUpdate, Trace, TraceRule};
 use tokio::runtime::Handle;
 
 const PROJECT: i64 = 1;
@@ -274,6 +275,20 @@ impl Stage {
         let (parts, _) = self.show();
         let event = parts.store.event(PROJECT, id.to_owned()).await.expect("the store works");
         parts.store.trace(PROJECT, event[0].seq).await.expect("the store works")
+    }
+
+    /// What each subscriber made of an event by the definition that its trace names, as the API tells it.
+    pub(crate) async fn judgements(&self, id: &str) -> Vec<Judgement> {
+        let (parts, _) = self.show();
+        let mut found = parts.store.event(PROJECT, id.to_owned()).await.expect("the store works");
+        let event = found.remove(0).into_event();
+        let judge = |rule: TraceRule| {
+            let definition =
+                serde_json::from_str(&rule.definition.expect("it existed")).expect("it was accepted");
+            let subscriber = Subscriber::compile(rule.subscriber, PROJECT, rule.subscriber_id, definition);
+            subscriber.expect("it was accepted").judge(&View::new(&event))
+        };
+        self.trace(id).await.rules.into_iter().map(judge).collect()
     }
 
     /// When the window of a subscriber that an event joined closes, in seconds since the beginning.
