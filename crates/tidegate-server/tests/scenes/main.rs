@@ -309,6 +309,33 @@ async fn a_failing_head_blocks_its_lane_or_steps_aside() {
     assert_eq!(marked.iter().filter(|marked| **marked).count(), 1, "and says so");
 }
 
+/// The same with folds: what was sent stays as it is and comes later, marked, and what gathered behind it goes on in order.
+#[tokio::test(start_paused = true)]
+async fn a_failing_fold_steps_aside_for_what_gathered_behind_it() {
+    let stage = Stage::new().await;
+    let mut subscriber = per_user();
+    subscriber["order"]["on_failure"] = json!({"skip_after": 2});
+    subscriber["retry"] = json!({"schedule": ["1s", "1s", "1s"]});
+    subscriber["breaker"] = json!("off");
+    stage.subscribe("nextup", subscriber).await;
+    // It says when to come again, so that chance has no part in it.
+    let failing = Reply { status: 503, retry_after: Some("20"), ..Reply::default() };
+    stage.will_answer("nextup", vec![failing, failing, Reply::default()]);
+    stage.post("ann1", "page.edited", edit("ann")).await;
+    // She is tried at 10 s and 30 s; what comes meanwhile is ready at 25 s and waits for her.
+    for (second, id) in [(11.0, "ann2"), (15.0, "ann3"), (28.0, "ann4")] {
+        stage.at(second).await;
+        stage.post(id, "page.edited", edit("ann")).await;
+    }
+    stage.at(120.0).await;
+    let expected = [(10.0, "ann1"), (30.0, "ann1"), (30.0, "ann2 ann3 ann4"), (50.0, "ann1")];
+    assert_eq!(stage.story(), story(&expected));
+    let marked: Vec<(Vec<String>, bool)> =
+        stage.deliveries().await.into_iter().map(|row| (row.events, row.out_of_order)).collect();
+    let ids = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(marked, [(ids("ann2 ann3 ann4"), false), (ids("ann1"), true)]);
+}
+
 /// Tasks: while the gate is congested, quiet periods of those who adapt grow, up to a bound, and shrink back.
 #[tokio::test(start_paused = true)]
 async fn congestion_at_the_gate_stretches_quiet_periods() {

@@ -1,11 +1,13 @@
 //! Folds in lanes: what waits for its turn takes what comes, until it leaves.
 
+use tidegate_core::delivery::Job;
 use tidegate_core::fold::{ClosedBy, Terms};
+use tidegate_core::id::SubscriberNo;
 use tidegate_core::retry::Next;
 
-use super::super::bench::{Bench, PROJECT, draft, finished, room};
+use super::super::bench::{Bench, PROJECT, draft, finished, room, submission};
 use super::{Case, carried, close, drain, named, open, quiet, seal, told, window};
-use crate::{Claim, Group, RetryOutcome, Seal, WindowFilter};
+use crate::{Change, Claim, Finished, Group, RetryOutcome, Seal, SubscriberUpdate, WindowFilter};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -17,6 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         the_first_that_goes_ahead_stays_ahead_in_its_lane,
         lanes_are_served_in_the_order_their_windows_closed,
         a_failing_fold_holds_its_lane,
+        a_failing_fold_that_steps_aside_lets_the_others_pass,
+        folds_that_block_step_aside_when_their_owner_says_so,
         a_dead_letter_takes_nothing,
         the_limit_makes_room_in_lanes_too,
         several_windows_of_a_lane_go_one_by_one,
@@ -177,6 +181,85 @@ async fn a_failing_fold_holds_its_lane(mut bench: Bench) {
     assert_eq!(carried(&bench, &again).await.1, "1", "what was sent is sent again");
     bench.deliver(&again).await;
     assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "2")]));
+}
+
+/// A head has left and failed too often, one gathered behind it and waits, and another one gathers.
+async fn a_failing_fold_that_steps_aside_lets_the_others_pass(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let folded = |id: &str| draft(id).folded_in(subscriber, &window(1_000), "a", 7);
+    let head = failing_head(&mut bench, subscriber).await;
+    let later = bench.later(60_000);
+    let aside = Finished { steps_aside: true, ..finished(&head, Next::RetryAt(later), bench.now) };
+    let submissions = vec![submission([folded("3")])];
+    let committed = bench.commit(Group { results: vec![aside], submissions, ..Group::default() }).await;
+    assert_eq!(committed.spilled, [subscriber], "the next is due");
+    bench.audit().await;
+    assert_eq!(
+        drain(&bench, subscriber).await,
+        told(&[(ClosedBy::Window, "2 3")]),
+        "with what came till it left"
+    );
+    bench.send([folded("4")]).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    assert_eq!(
+        drain(&bench, subscriber).await,
+        told(&[(ClosedBy::Window, "4")]),
+        "it never joins the one aside"
+    );
+    bench.now = later;
+    let late = bench.claim_one(subscriber).await;
+    assert_eq!((late.delivery, late.fold, late.lane), (head.delivery, head.fold, None));
+    assert!(late.out_of_order && bench.row(subscriber, "1").await.out_of_order);
+    bench.send([folded("5")]).await;
+    assert!(seal(&bench, &late).await, "it has left before");
+    assert_eq!(
+        carried(&bench, &late).await,
+        (ClosedBy::Window, "1".to_owned()),
+        "what was sent is sent again"
+    );
+    bench.pass(1_000);
+    close(&bench).await;
+    let next = bench.claim_one(subscriber).await;
+    assert!(seal(&bench, &next).await, "outside its lane the late one holds nobody up");
+    assert_eq!(carried(&bench, &next).await.1, "5");
+    bench.deliver(&late).await;
+    bench.deliver(&next).await;
+}
+
+/// The owner says so while the head waits for its next try.
+async fn folds_that_block_step_aside_when_their_owner_says_so(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let head = failing_head(&mut bench, subscriber).await;
+    bench.finish(&head, Next::RetryAt(bench.later(60_000))).await;
+    let skip = |failures| {
+        let update = SubscriberUpdate { skip_after: Some(failures), ..SubscriberUpdate::default() };
+        Change::UpdateSubscriber { project: PROJECT, no: subscriber, update }
+    };
+    bench.change(skip(2)).await;
+    assert!(drain(&bench, subscriber).await.is_empty(), "it has failed once");
+    bench.change(skip(1)).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "2")]));
+    bench.pass(60_000);
+    let late = bench.claim_one(subscriber).await;
+    assert_eq!((late.delivery, late.lane, late.out_of_order), (head.delivery, None, true));
+    assert_eq!(carried(&bench, &late).await.1, "1");
+    bench.deliver(&late).await;
+}
+
+/// A fold that has left and is in hand, with another one that waits behind it.
+async fn failing_head(bench: &mut Bench, subscriber: SubscriberNo) -> Job {
+    let folded = |id: &str| draft(id).folded_in(subscriber, &window(1_000), "a", 7);
+    bench.send([folded("1")]).await;
+    bench.pass(1_000);
+    close(bench).await;
+    let head = bench.claim_one(subscriber).await;
+    assert!(seal(bench, &head).await && !head.out_of_order);
+    bench.send([folded("2")]).await;
+    bench.pass(1_000);
+    close(bench).await;
+    assert!(bench.claim_all(subscriber).await.is_empty(), "the next waits for it");
+    head
 }
 
 async fn a_dead_letter_takes_nothing(mut bench: Bench) {
