@@ -1,4 +1,8 @@
 //! A million random steps of the book, and the few rules that must hold after each.
+//!
+//! That of a lane one delivery leaves at a time, the first closed first, is no decision of the book: lanes are rows of the
+//! stores (`store/*/lanes.rs`). Here the world only keeps to it; that the stores do is shown on both of them by any history
+//! (`tidegate-store/tests/property/folds.rs`) and by the conformance of folds in lanes, and above them by the simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -154,14 +158,19 @@ impl World {
         event
     }
 
+    /// Time passes. What is due closes in the order of its times, by which its deliveries are numbered.
     fn pass(&mut self, ms: u64) -> Vec<Closing> {
         self.now = self.now.plus(Duration::from_millis(ms));
+        let due: BTreeMap<WindowNo, Timestamp> =
+            self.book.of_project(PROJECT).map(|window| (window.no, window.due_at)).collect();
         let closings = self.transact(|draft, draw| draft.close_due(usize::MAX, draw));
+        assert!(closings.is_sorted_by_key(|closing| due[&closing.window]), "first due, first closed");
+        assert!(closings.is_sorted_by_key(|closing| closing.delivery), "first closed, first in its lane");
         self.ready.extend(closings.clone());
         closings
     }
 
-    /// The next delivery that no other of its lane is ahead of begins to leave.
+    /// The next delivery that no other of its lane is ahead of begins to leave: what a store would hand over.
     fn begin(&mut self) {
         let is_free = |closing: &Closing| {
             closing.lane.is_none()
@@ -225,7 +234,6 @@ impl World {
             }
         }
         assert!(self.book.len() <= LIMIT, "no more windows than allowed");
-        assert!(self.ready.is_sorted_by_key(|closing| closing.delivery), "first closed, first served");
     }
 
     fn check_window(&self, window: &Window) {
@@ -467,6 +475,8 @@ fn terms_are_read_as_they_were_kept_those_of_before_too() {
         let terms = Terms { cancel_on, adaptive: true, ..terms(quiet(10, 20)) };
         assert_eq!(Terms::from_text(&terms.to_text()), Some(terms));
     }
+    kinds().into_iter().for_each(|terms| assert_eq!(Terms::from_text(&terms.to_text()), Some(terms)));
+    assert_eq!(Terms::from_text("{}"), None);
     let before = r#"{"mode":"window","span":"60s","max_events":9,"max_bytes":1024,"leading":false,"adaptive":false,"payload":"full"}"#;
     assert_eq!(Terms::from_text(before).map(|terms| terms.cancel_on), Some(CancelOn::Unsaid));
     assert_ne!(CancelOn::of(Some("type == 'up'")), CancelOn::of(Some("type == 'down'")));
@@ -482,12 +492,4 @@ fn regular_times_are_the_same_for_all_windows_of_a_subscriber() {
     let due: BTreeSet<Timestamp> = world.windows.values().map(|window| window.due_at).collect();
     assert_eq!(due.len(), 1);
     assert!(due.first().unwrap().since(START) <= every.0);
-}
-
-#[test]
-fn terms_are_kept_as_they_are() {
-    for terms in kinds() {
-        assert_eq!(Terms::from_text(&terms.to_text()), Some(terms));
-    }
-    assert_eq!(Terms::from_text("{}"), None);
 }

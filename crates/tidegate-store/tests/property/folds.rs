@@ -128,6 +128,14 @@ impl Folds {
             assert!(closed.is_subset(&owed), "nobody gets what was not for them");
             assert_eq!(gathering + closed.len(), owed.len(), "each is in one");
         }
+        for job in self.held.values().filter(|job| job.lane.is_some()) {
+            let is_ahead = |row: &&DeliveryRow| {
+                (row.subscriber, row.lane, row.no < job.delivery) == (job.subscriber, job.lane, true)
+                    && !matches!(row.status, Status::Delivered | Status::Exhausted)
+            };
+            let ahead = rows.iter().find(is_ahead).map(|row| row.no);
+            assert_eq!(ahead, None, "of its lane something closed before {}", job.delivery);
+        }
         for row in &rows {
             if let (Some(sealed), Some(fold)) = (self.sealed.get(&row.no), &row.fold) {
                 assert_eq!(&carried(store, fold.no).await, sealed, "what has begun to leave stays as it is");
