@@ -43,9 +43,10 @@ const fn habit(kind: Kind, count: usize, keys: usize, has_twin: bool, pause_ms: 
 }
 
 const HABITS: [Habit; 7] = [
+    // Fifty keys in all, whose events are put in order and folded.
     habit(Kind::Keyed, 8, 1, false, 120),
     habit(Kind::Keyed, 2, 10, false, 400),
-    habit(Kind::Keyed, 1, 20, true, 700),
+    habit(Kind::Keyed, 1, 22, true, 700),
     habit(Kind::Loose, 1, 40, true, 700),
     // Many ids that cost nobody a delivery, so that two processes really want them at the same time.
     habit(Kind::Kept, 2, 150, true, 300),
