@@ -271,13 +271,14 @@ async fn create(conn: &Conn, terms: &Terms, now: Timestamp) -> Asked<()> {
         &[&terms.salt, &now.as_ms(), &period_ms, &bits],
     )
     .await?;
+    // Only by whoever makes the first project, before anybody sees it: set back later, the sequence would give a number twice.
     conn.execute(
-        "INSERT INTO projects (no, id, created_at) OVERRIDING SYSTEM VALUE VALUES (1, 'default', $1)
-         ON CONFLICT DO NOTHING",
+        "WITH made AS (INSERT INTO projects (no, id, created_at) OVERRIDING SYSTEM VALUE VALUES (1, 'default', $1)
+            ON CONFLICT DO NOTHING RETURNING no)
+         SELECT setval('projects_no_seq', no) FROM made",
         &[&now.as_ms()],
     )
     .await?;
-    conn.execute("SELECT setval('projects_no_seq', greatest(nextval('projects_no_seq'), 1))", &[]).await?;
     Ok(())
 }
 

@@ -375,6 +375,21 @@ async fn time_begins_with_the_databases_clock() {
     assert!(is_now(next.latest().as_ms()), "{}", next.latest());
 }
 
+/// Somebody may make a project at that moment: a number that was drawn for it is never drawn again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_starts_leaves_the_numbers_of_projects_alone() {
+    let schema = Schema::new();
+    let first = schema.open(schema.url(), NOW).await;
+    let session = connect(&schema).await;
+    let drawn = async || -> i64 {
+        let sql = "SELECT last_value FROM projects_no_seq";
+        session.client.query_one(sql, &[]).await.unwrap().get(0)
+    };
+    assert_eq!(drawn().await, 1, "the first project has it");
+    drop((first, schema.open(schema.url(), NOW).await));
+    assert_eq!(drawn().await, 1);
+}
+
 /// A process of the version before may start, or start again, beside one that has brought the schema further.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_schema_is_used_if_it_says_that_this_version_will_do() {
