@@ -120,23 +120,11 @@ async fn a_group_whose_caller_goes_away_is_written_to_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_whose_caller_goes_away_is_made() {
     let stage = Stage::new("changing").await;
-    let named = |id: &str| {
-        Change::CreateSubscriber(NewSubscriber {
-            project: 1,
-            id: id.to_owned(),
-            definition: "{}".to_owned(),
-            secret: Vec::new(),
-            destination: None,
-            active: true,
-            unverified: false,
-            backfill_from: None,
-        })
-    };
     for table in CHANGES {
-        let (store, change) = (Arc::clone(&stage.store), named(table));
+        let (store, change) = (Arc::clone(&stage.store), new_subscriber(table));
         stage.cancel_at(table, async move { drop(store.change(change, NOW).await) }).await;
         stage.at_rest(table).await;
-        stage.store.change(named(&format!("after-{table}")), NOW).await.unwrap();
+        stage.store.change(new_subscriber(&format!("after-{table}")), NOW).await.unwrap();
         let known = stage.store.configuration(0).await.unwrap().subscribers;
         assert!(known.iter().any(|row| row.id == table), "it was made although its caller left at {table}");
         assert_eq!(statuses(&send(&stage.store, &[table], &[]).await), [UnitStatus::Accepted]);

@@ -71,17 +71,20 @@ fn statuses(committed: &Committed) -> Vec<UnitStatus> {
 }
 
 async fn subscriber(store: &PostgresStore) -> i64 {
-    let new = NewSubscriber {
+    store.change(new_subscriber("s"), NOW).await.unwrap().no
+}
+
+fn new_subscriber(id: &str) -> Change {
+    Change::CreateSubscriber(NewSubscriber {
         project: 1,
-        id: "s".to_owned(),
+        id: id.to_owned(),
         definition: "{}".to_owned(),
         secret: Vec::new(),
         destination: None,
         active: true,
         unverified: false,
         backfill_from: None,
-    };
-    store.change(Change::CreateSubscriber(new), NOW).await.unwrap().no
+    })
 }
 
 /// What a reader that follows the events has seen when it has come to the end.
