@@ -36,6 +36,10 @@ const ROWS_PER_COMMIT: u64 = 1_000;
 const SYNC_BYTES: usize = 4096;
 /// Pages that SQLite writes for one event and its delivery, seven of them.
 const COMMIT_BYTES: usize = 7 * 4096;
+/// A sync that takes longer waits for something else than its own bytes.
+const STALL: Duration = Duration::from_millis(20);
+/// Of five seconds each.
+const CALM_WATCHES_MAX: u32 = 12;
 
 /// Serves `POST /v1/events` until it is killed; prints its port first.
 pub(crate) fn run_axum() -> Result<()> {
@@ -232,13 +236,17 @@ pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
     Ok(client)
 }
 
-/// Milliseconds, p50 and p99, of writing what the commit of one event writes and syncing it, with `pause` in between: a
-/// machine that rests wakes up more slowly than one that works.
-pub(crate) fn paced_commit_ms(folder: &Path, times: u32, pause: Duration) -> Result<(f64, f64)> {
+/// Milliseconds, p50 and p99, of writing what the commit of one event writes and syncing it, on a beat: a machine that
+/// rests wakes up more slowly than one that works.
+pub(crate) fn paced_commit_ms(folder: &Path, times: u32, beat: Duration) -> Result<(f64, f64)> {
+    paced_syncs(folder, times, beat).map(|times| p50_and_p99_ms(&times))
+}
+
+fn paced_syncs(folder: &Path, times: u32, beat: Duration) -> Result<Histogram> {
     let path = folder.join("paced");
     let mut file = File::create(&path).context("can not create a file to sync")?;
     let block = [7; COMMIT_BYTES];
-    let times = paced(times, pause, || {
+    let times = paced(times, beat, || {
         file.write_all(&block)?;
         Ok(file.sync_data()?)
     })?;
@@ -247,7 +255,7 @@ pub(crate) fn paced_commit_ms(folder: &Path, times: u32, pause: Duration) -> Res
 }
 
 /// The same of a row with an event in it, which PostgreSQL inserts into a table with one index and commits.
-pub(crate) fn paced_insert_ms(url: &str, times: u32, pause: Duration) -> Result<(f64, f64)> {
+pub(crate) fn paced_insert_ms(url: &str, times: u32, beat: Duration) -> Result<(f64, f64)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = runtime.block_on(connect(url))?;
     let table =
@@ -255,25 +263,48 @@ pub(crate) fn paced_insert_ms(url: &str, times: u32, pause: Duration) -> Result<
     runtime.block_on(client.batch_execute(table))?;
     let insert = runtime.block_on(client.prepare("INSERT INTO paced VALUES ($1, $2)"))?;
     let (payload, mut prng) = (template::event(), Prng::new(1));
-    let times = paced(times, pause, || {
+    let times = paced(times, beat, || {
         let id = template::id(&mut prng);
         runtime.block_on(client.execute(&insert, &[&id, &payload.as_bytes()]))?;
         Ok(())
     })?;
     runtime.block_on(client.batch_execute("DROP TABLE paced"))?;
-    Ok(times)
+    Ok(p50_and_p99_ms(&times))
 }
 
-fn paced(times: u32, pause: Duration, mut work: impl FnMut() -> Result<()>) -> Result<(f64, f64)> {
+/// How long each work takes from the moment at which it was due. One that comes late because the one before it stalled has
+/// waited too, as an event would have.
+fn paced(times: u32, beat: Duration, mut work: impl FnMut() -> Result<()>) -> Result<Histogram> {
     let mut histogram = Histogram::new();
-    for _ in 0..times {
-        clock::pause(pause);
-        let watch = Stopwatch::start();
+    let watch = Stopwatch::start();
+    for number in 0..times {
+        let due = beat * number;
+        let late = watch.elapsed().saturating_sub(due);
+        clock::pause(due.saturating_sub(watch.elapsed()));
+        let worked = Stopwatch::start();
         work()?;
-        histogram.add(u64::try_from(watch.elapsed().as_nanos())?);
+        histogram.add(u64::try_from((late + worked.elapsed()).as_nanos())?);
     }
-    let ms = |quantile| histogram.quantile(quantile).as_secs_f64() * 1e3;
-    Ok((ms(0.5), ms(0.99)))
+    Ok(histogram)
+}
+
+fn p50_and_p99_ms(times: &Histogram) -> (f64, f64) {
+    let ms = |quantile| times.quantile(quantile).as_secs_f64() * 1e3;
+    (ms(0.5), ms(0.99))
+}
+
+/// Waits until the disk syncs without stalling, for a minute at most; says whether it does. Gigabytes that were just written or
+/// deleted keep a disk busy long after the call has returned.
+pub(crate) fn wait_for_calm(folder: &Path) -> Result<bool> {
+    let mut calm = 0;
+    for _ in 0..CALM_WATCHES_MAX {
+        let longest = paced_syncs(folder, 1_000, Duration::from_millis(5))?.max();
+        calm = if longest < STALL { calm + 1 } else { 0 };
+        if calm == 2 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Median milliseconds of appending 4 KiB and syncing it.

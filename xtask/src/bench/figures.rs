@@ -192,9 +192,10 @@ fn backlog(stage: &mut Stage) -> Result<Vec<Row>> {
 fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let server = stage.take_filled()?;
     let created = stage.subscribe(&server, 1)?;
+    stage.settle()?;
     let (mut syncs, mut p50s, mut p99s) = (vec![], vec![], vec![]);
     let (mut bare_p50s, mut bare_p99s) = (vec![], vec![]);
-    for _ in 0..stage.rounds() {
+    for _ in 0..stage.many_rounds() {
         syncs.push(bare::fdatasync_ms(stage.folder(), 1_000)?);
         let (bare_p50, bare_p99) = bare::paced_commit_ms(stage.folder(), 1_000, Duration::from_millis(5))?;
         bare_p50s.push(bare_p50);

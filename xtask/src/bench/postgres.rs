@@ -68,7 +68,7 @@ fn latency(stage: &mut Stage) -> Result<Vec<Row>> {
     let url = stage.services()?.postgres_url();
     settle(stage)?;
     let (mut p50s, mut p99s, mut bare_p50s, mut bare_p99s) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..stage.rounds() {
+    for _ in 0..stage.many_rounds() {
         let (bare_p50, bare_p99) = bare::paced_insert_ms(&url, 1_000, Duration::from_millis(5))?;
         bare_p50s.push(bare_p50);
         bare_p99s.push(bare_p99);

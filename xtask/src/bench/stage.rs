@@ -84,6 +84,11 @@ impl Stage {
         if self.quick { 1 } else { 3 }
     }
 
+    /// The same for one that a single stall of the disk spoils.
+    pub(super) fn many_rounds(&self) -> u32 {
+        2 * self.rounds() - 1
+    }
+
     /// The folder for everything that is measured, on the disk of the target folder.
     pub(super) fn folder(&self) -> &Path {
         self.scratch.path()
@@ -142,6 +147,9 @@ impl Stage {
     /// What everybody on this machine has left to be written would be written while something is measured: now it is.
     pub(super) fn settle(&self) -> Result<()> {
         Command::new("sync").status().context("sync")?;
+        if !self.quick && !bare::wait_for_calm(self.folder())? {
+            eprintln!("the disk stalls now and then for more than it is asked to do: times that wait for it are too long");
+        }
         Ok(())
     }
 
