@@ -54,7 +54,7 @@ pub(crate) struct Bench {
     #[arg(long, value_enum, default_value_t = Kept::Sqlite)]
     store: Kept,
     /// e2e1, e2e5, ingest, batch, backlog, latency, idle, waiting, folds or observe (of postgres: e2e1, batch,
-    /// latency, replicas, waiting or observe), or one part such as observe-count; all without a name
+    /// latency, replicas, waiting, folds or observe), or one part such as observe-count; all without a name
     names: Vec<String>,
 }
 

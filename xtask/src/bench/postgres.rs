@@ -18,12 +18,17 @@ use crate::server::Server;
 const REPLICAS_MAX: usize = 3;
 
 /// All groups, in the order in which they run.
-pub(super) const FIGURES: [(&str, Figure); 6] = [
+pub(super) const FIGURES: [(&str, Figure); 11] = [
     ("e2e1", e2e1),
     ("batch", batch),
     ("latency", latency),
     ("replicas", replicas),
     ("waiting", waiting),
+    ("folds-join", super::folds::append),
+    ("folds-close", super::folds::close),
+    ("folds-time", super::folds::timing),
+    ("folds-many", super::folds::many_to_few),
+    ("folds-lanes", super::lanes::lanes),
     ("observe-count", super::observe::count),
 ];
 

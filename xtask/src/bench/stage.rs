@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::generator::{self, Load};
+use super::table::Goal;
 use super::{bare, process, receiver};
 use crate::clock::{self, Stopwatch};
 use crate::http;
@@ -89,6 +90,11 @@ impl Stage {
         2 * self.rounds() - 1
     }
 
+    /// A goal that is set for the embedded store alone.
+    pub(super) fn embedded(&self, goal: Goal) -> Goal {
+        if self.services.is_some() { Goal::None } else { goal }
+    }
+
     /// The folder for everything that is measured, on the disk of the target folder.
     pub(super) fn folder(&self) -> &Path {
         self.scratch.path()
@@ -148,7 +154,9 @@ impl Stage {
     pub(super) fn settle(&self) -> Result<()> {
         Command::new("sync").status().context("sync")?;
         if !self.quick && !bare::wait_for_calm(self.folder())? {
-            eprintln!("the disk stalls now and then for more than it is asked to do: times that wait for it are too long");
+            eprintln!(
+                "the disk stalls now and then for more than it is asked to do: times that wait for it are too long"
+            );
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::folds::Folding;
 use super::open::BLOCK_BITS;
 use super::quarantine;
 use super::submit::{Columns, Entry, NUMBERS_MAX};
-use super::write::{Context, DRAW, collect};
+use super::write::{Context, collect};
 use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 
 /// Who has an id: the event's number and its unit's fingerprint.
@@ -113,10 +113,8 @@ pub(super) async fn submissions(context: &mut Context<'_>, folding: &mut Folding
 
 /// An ordinary group finds out which ids are new by taking them.
 async fn ordinary(context: &mut Context<'_>, folding: &mut Folding<'_>, columns: &Columns<'_>) -> Asked<()> {
-    let (conn, stamp) = (context.conn, context.stamp());
-    let block: i64 = conn.only(DRAW, &[]).await?.get(0);
-    let taken = columns.insert_events(conn, &stamp, block).await?;
-    let made = columns.insert_deliveries(conn, &stamp, block).await?;
+    let (conn, block) = (context.conn, context.draw().await?);
+    let (taken, made) = columns.insert(conn, &context.stamp(), block).await?;
     columns.hand_over(context, Some(made), block);
     let fresh = columns.fresh(Some(&taken));
     columns.fold(conn, folding, block, |index| fresh[index]).await?;
@@ -177,10 +175,8 @@ async fn round<'a>(
         )
         .into());
     }
-    let block: i64 = context.conn.only(DRAW, &[]).await?.get(0);
-    let stamp = context.stamp();
-    columns.insert_events(context.conn, &stamp, block).await?;
-    let made = columns.insert_deliveries(context.conn, &stamp, block).await?;
+    let block = context.draw().await?;
+    let (_, made) = columns.insert(context.conn, &context.stamp(), block).await?;
     columns.hand_over(context, Some(made), block);
     columns.fold(context.conn, folding, block, |_| true).await
 }

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -70,6 +71,14 @@ impl From<Fault> for Error {
 
 /// The values of a statement.
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A statement with its values.
+pub(super) type Ask<'a> = (&'a str, Values<'a>);
+
+/// Those that are needed.
+pub(super) fn needed<'a, const N: usize>(asks: [(bool, Ask<'a>); N]) -> Vec<Ask<'a>> {
+    asks.into_iter().filter_map(|(is_needed, ask)| is_needed.then_some(ask)).collect()
+}
 
 /// Work with a session.
 pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Asked<T>> + Send + 'a>>;
@@ -162,6 +171,18 @@ impl Conn {
         self.answered(self.client().execute(&statement, values)).await
     }
 
+    /// Several at once, for the time of one: the database works through them in this order. The first that fails fails all in
+    /// its transaction.
+    pub(super) async fn together(&self, asks: &[Ask<'_>]) -> Asked<Vec<Vec<Row>>> {
+        let mut statements = Vec::with_capacity(asks.len());
+        for (sql, _) in asks {
+            statements.push(self.prepared(sql).await?);
+        }
+        let asked = statements.iter().zip(asks);
+        let asked = asked.map(|(statement, (_, values))| Box::pin(self.client().query(statement, values)));
+        self.answered(in_order(asked.collect())).await
+    }
+
     /// Whether there is such a row.
     pub(super) async fn exists(&self, sql: &str, values: Values<'_>) -> Asked<bool> {
         Ok(self.row(sql, values).await?.is_some())
@@ -189,6 +210,23 @@ impl Conn {
     pub(super) fn mark(&mut self, is_dirty: bool) {
         self.is_dirty = is_dirty;
     }
+}
+
+/// Begins all of them, in this order, and waits for all.
+async fn in_order<T, E>(mut begun: Vec<Pin<Box<impl Future<Output = Result<T, E>>>>>) -> Result<Vec<T>, E> {
+    let mut answers: Vec<Option<Result<T, E>>> = begun.iter().map(|_| None).collect();
+    std::future::poll_fn(|task| {
+        for (future, answer) in begun.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(ready) = future.as_mut().poll(task)
+            {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 /// Sessions that wait for somebody to need them.
@@ -268,4 +306,31 @@ impl Pool {
 
 fn closed() -> Error {
     Error::Unavailable("the store is closed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_are_begun_in_order_before_one_is_waited_for_and_the_first_failure_counts() {
+        let begun = RefCell::new(Vec::new());
+        let ask = |number: u32, fails: bool| {
+            let begun = &begun;
+            Box::pin(async move {
+                begun.borrow_mut().push(number);
+                // The later ones are answered first.
+                for _ in number..9 {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(begun.borrow().len(), 3);
+                if fails { Err(number) } else { Ok(number) }
+            })
+        };
+        assert_eq!(in_order(vec![ask(1, false), ask(2, false), ask(3, false)]).await, Ok(vec![1, 2, 3]));
+        assert_eq!(begun.take(), [1, 2, 3]);
+        assert_eq!(in_order(vec![ask(1, false), ask(2, true), ask(3, true)]).await, Err(2));
+    }
 }

@@ -27,9 +27,9 @@ use tokio_postgres::Row;
 
 use self::past::Past;
 pub(super) use self::past::{arriving, parted};
-use self::rows::{insert, write};
+use self::rows::{Outcome, write};
 pub(super) use self::tally::{Count, Tally};
-use super::db::{Asked, Conn};
+use super::db::{Asked, Conn, needed};
 use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::lanes::{self, Lanes};
 use super::write::{Context, DRAW};
@@ -89,19 +89,32 @@ impl Reach {
         self.lanes.iter().copied().chain(slots).collect()
     }
 
-    /// Locks and reads the windows. Its locks are taken.
-    pub(super) async fn load(&self, conn: &Conn) -> Asked<Book> {
+    /// Takes locks, reads the windows and holds their rows; then it draws the first number of a block, if that is wanted.
+    pub(super) async fn load(
+        &self,
+        conn: &Conn,
+        space: i32,
+        locks: &[i32],
+        draws: bool,
+    ) -> Asked<(Book, Option<i64>)> {
+        let (subscribers, keys): (Vec<SubscriberNo>, Vec<[u8; 16]>) =
+            self.slots.keys().map(|(subscriber, key)| (*subscriber, key.to_be_bytes())).unzip();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let (slots, others) = (load_sql(), others_sql());
+        let mut answers = conn
+            .together(&needed([
+                (!locks.is_empty(), (lanes::LOCK, &[&space, &locks])),
+                (!keys.is_empty(), (&slots, &[&subscribers, &keys])),
+                (!self.others.is_empty(), (&others, &[&self.others])),
+                (draws, (DRAW, &[])),
+            ]))
+            .await?;
+        let drawn = if draws { answers.pop() } else { None };
         let mut book = Book::default();
-        if !self.slots.is_empty() {
-            let (subscribers, keys): (Vec<SubscriberNo>, Vec<[u8; 16]>) =
-                self.slots.keys().map(|(subscriber, key)| (*subscriber, key.to_be_bytes())).unzip();
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            read_into(&mut book, &conn.rows(&load_sql(), &[&subscribers, &keys]).await?)?;
+        for rows in answers.iter().skip(usize::from(!locks.is_empty())) {
+            read_into(&mut book, rows)?;
         }
-        if !self.others.is_empty() {
-            read_into(&mut book, &conn.rows(&others_sql(), &[&self.others]).await?)?;
-        }
-        Ok(book)
+        Ok((book, drawn.and_then(|rows| Some(rows.first()?.get(0)))))
     }
 }
 
@@ -347,8 +360,9 @@ impl<'a> Folding<'a> {
         let decided = draft.decided();
         let (conn, group) = (context.conn, context.group);
         behind::defer(conn, &deferring).await?;
-        write(conn, &decided, &past).await?;
-        deliver(context, &closings).await?;
+        let statuses = place(context, &closings);
+        let outcome = Outcome { decided: &decided, past: &past, closings: &closings, statuses: &statuses };
+        write(conn, &outcome, group.now, (context.incarnation, context.written)).await?;
         let lanes = lanes.iter().copied().chain(lanes_of(&closings)).collect();
         lanes::let_next_go(context, &lanes).await?;
         tally::follow(&mut context.tally, &decided);
@@ -368,9 +382,10 @@ impl<'a> Folding<'a> {
     pub(super) async fn settle_alone(self, conn: &Conn, now: Timestamp) -> Asked<Vec<ClosedWindow>> {
         let Self { draft, closings, past, .. } = self;
         let decided = draft.decided();
-        write(conn, &decided, &past).await?;
         let statuses = closings.iter().map(|closing| if closing.lane.is_some() { WAITING } else { DUE });
-        insert(conn, &closings, &statuses.collect::<Vec<_>>(), now, (0, 0)).await?;
+        let statuses: Vec<i16> = statuses.collect();
+        let outcome = Outcome { decided: &decided, past: &past, closings: &closings, statuses: &statuses };
+        write(conn, &outcome, now, (0, 0)).await?;
         lanes::make_next_due(conn, &lanes_of(&closings), now).await?;
         Ok(ClosedWindow::all(&decided))
     }
@@ -457,27 +472,20 @@ fn job(closing: &Closing, now: Timestamp) -> Job {
 }
 
 /// Those outside lanes go straight to memory if there is room; in a lane each waits for its turn, which may be now.
-async fn deliver(context: &mut Context<'_>, closings: &[Closing]) -> Asked<()> {
-    let mut statuses = Vec::with_capacity(closings.len());
-    for closing in closings {
-        statuses.push(match closing.lane {
-            Some(_) => WAITING,
-            None if context.room.take(closing.subscriber, 0) => CLAIMED,
-            None => DUE,
-        });
-    }
-    let (now, life) = (context.group.now, (context.incarnation, context.written));
-    insert(context.conn, closings, &statuses, now, life).await?;
-    for (closing, status) in closings.iter().zip(statuses) {
-        match status {
-            CLAIMED => context.out.jobs.push(job(closing, now)),
-            DUE => {
-                context.spilled.insert(closing.subscriber);
-            }
-            _ => {}
+fn place(context: &mut Context<'_>, closings: &[Closing]) -> Vec<i16> {
+    let now = context.group.now;
+    let status = |closing: &Closing| match closing.lane {
+        Some(_) => WAITING,
+        None if context.room.take(closing.subscriber, 0) => {
+            context.out.jobs.push(job(closing, now));
+            CLAIMED
         }
-    }
-    Ok(())
+        None => {
+            context.spilled.insert(closing.subscriber);
+            DUE
+        }
+    };
+    closings.iter().map(status).collect()
 }
 
 fn lanes_of(closings: &[Closing]) -> Lanes {

@@ -50,11 +50,9 @@ pub(super) async fn lock(conn: &Conn, space: i32, lanes: &Lanes) -> Asked<()> {
     Ok(())
 }
 
-/// Holds all lanes there are.
-pub(super) async fn lock_all(conn: &Conn, space: i32) -> Asked<()> {
-    let all: Vec<i32> = (0..LOCKS).map(|lock| FIRST_LOCK + i32::try_from(lock).unwrap_or(0)).collect();
-    conn.execute(LOCK, &[&space, &all]).await?;
-    Ok(())
+/// Those of all lanes there are.
+pub(super) fn all_locks() -> Vec<i32> {
+    (0..LOCKS).map(|lock| FIRST_LOCK + i32::try_from(lock).unwrap_or(0)).collect()
 }
 
 /// Whose turn it is in each lane: the oldest that waits, and the one that goes.

@@ -32,8 +32,7 @@ pub(super) async fn replay(
     replay.routes.iter().for_each(|route| reach.add(replay.project, route, true));
     let wanted: Vec<(Seq, Route)> = replay.routes.iter().map(|route| (replay.event, route.clone())).collect();
     let locked = reach.locks().into_iter().chain(lanes_of(&wanted)).collect();
-    lanes::lock(conn, space, &locked).await?;
-    let book = reach.load(conn).await?;
+    let (book, _) = reach.load(conn, space, &lanes::locks(&locked), false).await?;
     let (folded, alone) = folds::parted(&wanted);
     let made = insert(conn, space, replay.project, &alone, now).await?;
     let carriers = send(conn, space, replay.project, &book, &folded, now).await?;

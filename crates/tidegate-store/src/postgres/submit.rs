@@ -10,7 +10,7 @@ use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::Route;
 use tokio_postgres::types::ToSql;
 
-use super::db::{Asked, Conn};
+use super::db::{Ask, Asked, Conn};
 use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::events::Key;
 use super::folds::{self, Folding, Numbers};
@@ -181,6 +181,9 @@ pub(super) fn insert_laned() -> String {
     )
 }
 
+/// The place of each delivery and what became of it.
+pub(super) type Made = Vec<(i64, i16)>;
+
 impl<'a> Columns<'a> {
     /// Adds a unit. Room in memory is taken for its deliveries as if all of them came in.
     pub(super) fn push(&mut self, context: &mut Context<'_>, entry: Entry<'a>) {
@@ -307,35 +310,20 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Takes the ids and writes the events whose ids were free; brings their places.
-    pub(super) async fn insert_events(&self, conn: &Conn, stamp: &Stamp, block: i64) -> Asked<Vec<i64>> {
-        let ids = self.ids();
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&block];
-        values.extend(ids.values());
-        let taken = conn.only(&take_ids(), &values).await?.get(0);
-        let mut values: Vec<&(dyn ToSql + Sync)> =
-            vec![&block, &stamp.incarnation, &stamp.written, &stamp.version, &stamp.now];
-        values.extend(self.events());
-        conn.execute(&insert_events(), &values).await?;
-        Ok(taken)
-    }
-
-    /// Writes the deliveries of those; brings the place of each and what became of it.
-    pub(super) async fn insert_deliveries(
-        &self,
-        conn: &Conn,
-        stamp: &Stamp,
-        block: i64,
-    ) -> Asked<Vec<(i64, i16)>> {
-        if !self.has_deliveries() {
-            return Ok(Vec::new());
-        }
-        let (routes, count) = (self.routes(), self.count());
-        let values: [&(dyn ToSql + Sync); 13] = [
+    /// Takes the ids, writes the events whose ids were free, and their deliveries. Brings the places of these events; of the
+    /// deliveries the place of each and what became of it.
+    pub(super) async fn insert(&self, conn: &Conn, stamp: &Stamp, block: i64) -> Asked<(Vec<i64>, Made)> {
+        let (ids, routes, count) = (self.ids(), self.routes(), self.count());
+        let mut taking: Vec<&(dyn ToSql + Sync)> = vec![&block];
+        taking.extend(ids.values());
+        let Stamp { incarnation, written, version, now } = stamp;
+        let mut events: Vec<&(dyn ToSql + Sync)> = vec![&block, incarnation, written, version, now];
+        events.extend(self.events());
+        let deliveries: [&(dyn ToSql + Sync); 13] = [
             &block,
-            &stamp.incarnation,
-            &stamp.written,
-            &stamp.now,
+            incarnation,
+            written,
+            now,
             &routes.places,
             &routes.events,
             &routes.projects,
@@ -346,9 +334,16 @@ impl<'a> Columns<'a> {
             &routes.wanted,
             &count,
         ];
-        let sql = if self.has_lanes() { insert_laned() } else { insert_plain() };
-        let rows = conn.rows(&sql, &values).await?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        let (take, insert) = (take_ids(), insert_events());
+        let deliver = if self.has_lanes() { insert_laned() } else { insert_plain() };
+        let mut asks: Vec<Ask<'_>> = vec![(&take, &taking), (&insert, &events)];
+        if self.has_deliveries() {
+            asks.push((&deliver, &deliveries));
+        }
+        let answers = conn.together(&asks).await?;
+        let taken = answers[0].first().map(|row| row.get(0)).unwrap_or_default();
+        let made = answers.get(2).into_iter().flatten().map(|row| (row.get(0), row.get(1)));
+        Ok((taken, made.collect()))
     }
 
     /// Per event, whether its id was free; all were if it is not told which.
@@ -389,9 +384,9 @@ impl<'a> Columns<'a> {
     }
 
     /// What was written goes to memory or is due in the store. All is as it was wanted if it is not told.
-    pub(super) fn hand_over(&self, context: &mut Context<'_>, made: Option<Vec<(i64, i16)>>, block: i64) {
+    pub(super) fn hand_over(&self, context: &mut Context<'_>, made: Option<Made>, block: i64) {
         let wanted = || self.delivery_places.iter().copied().zip(self.wanted.iter().copied()).collect();
-        let mut made: Vec<(i64, i16)> = made.unwrap_or_else(wanted);
+        let mut made: Made = made.unwrap_or_else(wanted);
         made.sort_unstable();
         for (place, status) in made {
             let Ok(index) = self.delivery_places.binary_search(&place) else { continue };

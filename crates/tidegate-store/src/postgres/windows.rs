@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use tidegate_core::fold::{Book, Bundle, ClosedBy, Stage, Terms};
+use tidegate_core::fold::{Bundle, ClosedBy, Stage, Terms};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -175,8 +175,7 @@ pub(super) async fn end(
         let key = u128::from_be_bytes(row.get::<_, &[u8]>(1).try_into().unwrap_or_default());
         reach.add_slot(project, (row.get(0), key), row.get(2));
     }
-    lanes::lock(conn, space, &reach.locks()).await?;
-    let book: Book = reach.load(conn).await?;
+    let (book, _) = reach.load(conn, space, &lanes::locks(&reach.locks()), false).await?;
     let stretch = BTreeMap::new();
     let mut folding = Folding::new(&book, now, usize::MAX, &stretch);
     let mut numbers = Numbers::from(conn.only(DRAW, &[]).await?.get(0));

@@ -2,7 +2,7 @@
 //!
 //! An ordinary group (results and events) is one round trip, see `at_once.rs`: what must not be true together with the
 //! rest (the configuration moved, this process was declared dead) ends the transaction on the server. Whatever needs a
-//! decision in between takes the same steps one at a time.
+//! decision in between takes the same steps, those that need no answer of each other together.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
 use tokio_postgres::types::ToSql;
 
 use super::at_once::{self, Call};
-use super::db::{Asked, Conn, Fault};
+use super::db::{Ask, Asked, Conn, Fault};
 use super::deliveries::{self, Results};
 use super::folds::behind::Behind;
 use super::folds::{self, Folding, Reach, Tally};
@@ -71,6 +71,8 @@ pub(super) struct Context<'a> {
     /// More of those, which this group has made.
     pub(super) born: BTreeSet<DeliveryNo>,
     lanes_met: Lanes,
+    /// The first number of a block that nobody has used.
+    drawn: Option<i64>,
 }
 
 impl<'a> Context<'a> {
@@ -100,6 +102,15 @@ impl<'a> Context<'a> {
             blocks: Vec::new(),
             born: BTreeSet::new(),
             lanes_met: Lanes::new(),
+            drawn: None,
+        }
+    }
+
+    /// The first number of a new block.
+    pub(super) async fn draw(&mut self) -> Asked<i64> {
+        match self.drawn.take() {
+            Some(block) => Ok(block),
+            None => Ok(self.conn.only(DRAW, &[]).await?.get(0)),
         }
     }
 
@@ -207,11 +218,15 @@ impl Entering {
     }
 }
 
-async fn check_version(context: &Context<'_>) -> Asked<()> {
+/// Begins a transaction that goes step by step.
+async fn begin(context: &Context<'_>, session: i64) -> Asked<()> {
+    let (enter, entering) = (entering(), Entering::of(context, session));
+    let (entering, version) = (entering.values(), [&context.group.version as &(dyn ToSql + Sync)]);
+    let mut asks: Vec<Ask<'_>> = vec![("BEGIN", &[]), (&enter, &entering)];
     if !context.group.submissions.is_empty() {
-        context.conn.only(CHECK, &[&context.group.version]).await?;
+        asks.push((CHECK, &version));
     }
-    Ok(())
+    context.conn.together(&asks).await.map(drop)
 }
 
 /// An ordinary group: one statement, which is a transaction by itself. It expects all ids to be new, unless some were not
@@ -258,12 +273,11 @@ async fn finish(context: &Context<'_>) -> Asked<Vec<DeliveryNo>> {
 /// Any group: one step after the other.
 async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
-    conn.execute("BEGIN", &[]).await?;
-    conn.only(&entering(), &Entering::of(context, session).values()).await?;
-    check_version(context).await?;
+    begin(context, session).await?;
     let reach = folds::foresee(context).await?;
-    lock_lanes(context, &reach).await?;
-    let mut book = reach.load(conn).await?;
+    let locks = locks(context, &reach).await?;
+    let (mut book, drawn) = reach.load(conn, context.space, &locks, draws_first(group)).await?;
+    context.drawn = drawn;
     reach.count_elsewhere(&mut book, &context.tally);
     let maybe_behind = folds::behind::foresee(context).await?;
     context.fold_lanes.clone_from(&reach.lanes);
@@ -298,11 +312,17 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     Ok(())
 }
 
-/// All lanes that the group may touch, before it touches any.
-async fn lock_lanes(context: &Context<'_>, reach: &Reach) -> Asked<()> {
+/// Whether events draw the first numbers of a group. What comes before them has lower ones.
+fn draws_first(group: &Group) -> bool {
+    let is_first = group.close == 0 && group.backfills.is_empty() && group.steps.is_empty();
+    is_first && !group.submissions.is_empty()
+}
+
+/// The locks of all lanes that the group may touch: it takes them before it touches any.
+async fn locks(context: &Context<'_>, reach: &Reach) -> Asked<Vec<i32>> {
     let (conn, group) = (context.conn, context.group);
     if group.backfills.iter().any(|step| step.through >= step.until) {
-        return lanes::lock_all(conn, context.space).await;
+        return Ok(lanes::all_locks());
     }
     let sealed = group.seals.iter().map(|seal| seal.claim);
     let claims: Vec<Claim> = group.released.iter().copied().chain(sealed).collect();
@@ -316,5 +336,5 @@ async fn lock_lanes(context: &Context<'_>, reach: &Reach) -> Asked<()> {
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let routes = units.flat_map(|unit| unit.routes.iter().flatten());
     touched.extend(routes.filter_map(|route| Some((route.subscriber, route.lane?))));
-    lanes::lock(conn, context.space, &touched).await
+    Ok(lanes::locks(&touched))
 }

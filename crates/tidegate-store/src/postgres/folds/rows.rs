@@ -1,12 +1,12 @@
 //! What was decided about windows, as rows: one statement for all that changed, one for all that opened, one for their
-//! members, one for their deliveries.
+//! members, one for their deliveries, and one round trip for all of them.
 
 use tidegate_core::fold::{Closing, Decided, Stage, Window};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::db::{Asked, Conn};
+use crate::postgres::db::{Asked, Conn, needed};
 
 const UPDATE: &str = "UPDATE windows w SET due_at = i.due_at, count = i.count, bytes = i.bytes, first = i.first,
         last = i.last, stage = i.stage, closed_at = i.closed_at, closed_by = i.closed_by, delivery = i.delivery
@@ -39,6 +39,12 @@ struct Columns {
 }
 
 impl Columns {
+    fn of(windows: &[&Window]) -> Self {
+        let mut columns = Self::default();
+        windows.iter().for_each(|window| columns.push(window));
+        columns
+    }
+
     fn push(&mut self, window: &Window) {
         self.numbers.push(window.no);
         self.due_at.push(window.due_at.as_ms());
@@ -77,51 +83,87 @@ fn stage_no(stage: Stage) -> i16 {
     }
 }
 
-/// Writes what was decided: first what leaves its slot, then what takes its place.
-pub(super) async fn write(conn: &Conn, decided: &Decided, past: &[Option<i64>]) -> Asked<()> {
-    if decided.is_empty() {
-        return Ok(());
-    }
+/// What a transaction has decided about windows.
+pub(super) struct Outcome<'a> {
+    pub(super) decided: &'a Decided,
+    /// Per member, the number that was drawn for it, if it was accepted before.
+    pub(super) past: &'a [Option<i64>],
+    pub(super) closings: &'a [Closing],
+    /// Per closing, what becomes of its delivery.
+    pub(super) statuses: &'a [i16],
+}
+
+/// Writes it: first what leaves its slot, then what takes its place, their members, and the deliveries of those that closed;
+/// what is claimed is claimed by this life.
+pub(super) async fn write(conn: &Conn, outcome: &Outcome<'_>, now: Timestamp, life: (i64, i64)) -> Asked<()> {
+    let Outcome { decided, past, closings, statuses } = outcome;
     // In the order of their numbers, as everybody locks them.
     let mut there: Vec<&Window> = decided.changed().collect();
     there.sort_unstable_by_key(|window| window.no);
-    let mut known = Columns::default();
-    there.iter().for_each(|window| known.push(window));
-    if !known.numbers.is_empty() {
-        conn.execute(UPDATE, &known.values()).await?;
-    }
-    insert_windows(conn, decided).await?;
-    if decided.members.is_empty() {
-        return Ok(());
-    }
+    let known = Columns::of(&there);
+    let opened = Opened::of(decided);
     let events: Vec<Seq> = decided.members.iter().map(|member| member.event).collect();
     let windows: Vec<WindowNo> = decided.members.iter().map(|member| member.window).collect();
     let bytes: Vec<i32> = decided.members.iter().map(|member| member.bytes.cast_signed()).collect();
-    conn.execute(INSERT_MEMBERS, &[&events, &windows, &past, &bytes]).await?;
-    Ok(())
+    let deliveries = Deliveries::of(closings);
+    let now = now.as_ms();
+    let (known, opened) = (known.values(), opened.values());
+    let members: [&(dyn ToSql + Sync); 4] = [&events, &windows, past, &bytes];
+    let deliveries = deliveries.values(statuses, &now, &life);
+    conn.together(&needed([
+        (!there.is_empty(), (UPDATE, &known)),
+        (decided.opened().next().is_some(), (INSERT, &opened)),
+        (!events.is_empty(), (INSERT_MEMBERS, &members)),
+        (!closings.is_empty(), (INSERT_DELIVERIES, &deliveries)),
+    ]))
+    .await
+    .map(drop)
 }
 
-async fn insert_windows(conn: &Conn, decided: &Decided) -> Asked<()> {
-    let (new, texts): (Vec<&Window>, Vec<&str>) = decided.opened().unzip();
-    if new.is_empty() {
-        return Ok(());
+/// What a new window's row has beside that.
+struct Opened<'a> {
+    columns: Columns,
+    projects: Vec<ProjectNo>,
+    subscribers: Vec<SubscriberNo>,
+    keys: Vec<Vec<u8>>,
+    lanes: Vec<Option<Lane>>,
+    opened_at: Vec<i64>,
+    replays: Vec<bool>,
+    texts: Vec<&'a str>,
+    terms: Vec<String>,
+}
+
+impl<'a> Opened<'a> {
+    fn of(decided: &'a Decided) -> Self {
+        let (new, texts): (Vec<&Window>, Vec<&str>) = decided.opened().unzip();
+        Self {
+            columns: Columns::of(&new),
+            projects: new.iter().map(|window| window.project).collect(),
+            subscribers: new.iter().map(|window| window.subscriber).collect(),
+            keys: new.iter().map(|window| window.key.to_be_bytes().to_vec()).collect(),
+            lanes: new.iter().map(|window| window.lane).collect(),
+            opened_at: new.iter().map(|window| window.opened_at.as_ms()).collect(),
+            replays: new.iter().map(|window| window.replay).collect(),
+            texts,
+            terms: new.iter().map(|window| window.terms.to_text()).collect(),
+        }
     }
-    let mut columns = Columns::default();
-    new.iter().for_each(|window| columns.push(window));
-    let projects: Vec<ProjectNo> = new.iter().map(|window| window.project).collect();
-    let subscribers: Vec<SubscriberNo> = new.iter().map(|window| window.subscriber).collect();
-    let keys: Vec<[u8; 16]> = new.iter().map(|window| window.key.to_be_bytes()).collect();
-    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    let lanes: Vec<Option<Lane>> = new.iter().map(|window| window.lane).collect();
-    let opened_at: Vec<i64> = new.iter().map(|window| window.opened_at.as_ms()).collect();
-    let replays: Vec<bool> = new.iter().map(|window| window.replay).collect();
-    let terms: Vec<String> = new.iter().map(|window| window.terms.to_text()).collect();
-    let mut values = columns.values().to_vec();
-    let own: [&(dyn ToSql + Sync); 8] =
-        [&projects, &subscribers, &keys, &lanes, &opened_at, &replays, &texts, &terms];
-    values.extend(own);
-    conn.execute(INSERT, &values).await?;
-    Ok(())
+
+    fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let mut values = self.columns.values().to_vec();
+        let own: [&(dyn ToSql + Sync); 8] = [
+            &self.projects,
+            &self.subscribers,
+            &self.keys,
+            &self.lanes,
+            &self.opened_at,
+            &self.replays,
+            &self.texts,
+            &self.terms,
+        ];
+        values.extend(own);
+        values
+    }
 }
 
 const INSERT_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, fold,
@@ -131,36 +173,49 @@ const INSERT_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::smallint[],
         $8::bigint[]) AS i(id, project, subscriber, event, replay, lane, status, fold)";
 
-/// Makes the deliveries of windows that closed; what is claimed is claimed by this life.
-pub(super) async fn insert(
-    conn: &Conn,
-    closings: &[Closing],
-    statuses: &[i16],
-    now: Timestamp,
-    (incarnation, written): (i64, i64),
-) -> Asked<()> {
-    if closings.is_empty() {
-        return Ok(());
+/// The deliveries of windows that closed.
+struct Deliveries {
+    ids: Vec<DeliveryNo>,
+    projects: Vec<ProjectNo>,
+    subscribers: Vec<SubscriberNo>,
+    events: Vec<Seq>,
+    places: Vec<i64>,
+    lanes: Vec<Option<Lane>>,
+    windows: Vec<WindowNo>,
+}
+
+impl Deliveries {
+    fn of(closings: &[Closing]) -> Self {
+        let column = |value: fn(&Closing) -> i64| closings.iter().map(value).collect::<Vec<i64>>();
+        Self {
+            ids: column(|closing| closing.delivery),
+            projects: column(|closing| closing.project),
+            subscribers: column(|closing| closing.subscriber),
+            events: column(|closing| closing.first),
+            places: column(|closing| if closing.replay { closing.delivery } else { -closing.delivery }),
+            lanes: closings.iter().map(|closing| closing.lane).collect(),
+            windows: column(|closing| closing.window),
+        }
     }
-    let column = |value: fn(&Closing) -> i64| closings.iter().map(value).collect::<Vec<i64>>();
-    let place = |closing: &Closing| if closing.replay { closing.delivery } else { -closing.delivery };
-    let lanes: Vec<Option<Lane>> = closings.iter().map(|closing| closing.lane).collect();
-    conn.execute(
-        INSERT_DELIVERIES,
-        &[
-            &column(|closing| closing.delivery),
-            &column(|closing| closing.project),
-            &column(|closing| closing.subscriber),
-            &column(|closing| closing.first),
-            &column(place),
-            &lanes,
-            &statuses,
-            &column(|closing| closing.window),
-            &now.as_ms(),
-            &incarnation,
-            &written,
-        ],
-    )
-    .await?;
-    Ok(())
+
+    fn values<'a>(
+        &'a self,
+        statuses: &'a &[i16],
+        now: &'a i64,
+        (incarnation, written): &'a (i64, i64),
+    ) -> [&'a (dyn ToSql + Sync); 11] {
+        [
+            &self.ids,
+            &self.projects,
+            &self.subscribers,
+            &self.events,
+            &self.places,
+            &self.lanes,
+            statuses,
+            &self.windows,
+            now,
+            incarnation,
+            written,
+        ]
+    }
 }
