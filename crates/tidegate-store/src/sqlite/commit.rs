@@ -179,7 +179,7 @@ fn write_all<'a>(
     let no = stamp(tx, group.now)?;
     let Context { mut out, delta, spilled, next_no, backfilling, room, draft, joined, .. } = context;
     let decided = draft.decided();
-    folds::write(tx, &decided)?;
+    folds::write(tx, &decided, writer.next_no)?;
     out.closed = ClosedWindow::all(&decided);
     out.spilled = spilled.into_iter().collect();
     Ok(Written { no, out, delta, next_no, backfilling, telling, room, decided, joined })

@@ -27,6 +27,9 @@ const LIVE: &str =
         first, last, stage, closed_at, closed_by, delivery
     FROM windows WHERE stage < 2";
 
+/// The first number of a transaction that lets no event join a window.
+const NOBODY_JOINS: i64 = i64::MAX;
+
 fn window(row: &Row<'_>, terms: Arc<Terms>) -> rusqlite::Result<Window> {
     let closed_at: Option<i64> = row.get(14)?;
     let closed_by: Option<String> = row.get(15)?;
@@ -87,9 +90,9 @@ pub(super) const SINCE: &str =
     "SELECT seq AS event, fold, length(body), fold_prev FROM events WHERE seq > ?1 AND fold IS NOT NULL
     UNION ALL SELECT event, window, bytes, prev FROM members_apart WHERE event > ?1 ORDER BY event";
 
-/// Adds what joined since the windows' own rows were written; says which windows that concerns. Only events that came
-/// when their window was open, and after the mark, are not in its row, so none of them has a lower number than it, and
-/// each names the one before it.
+/// Adds what joined since the windows' own rows were written; says which windows that concerns. Only events that joined
+/// in the transaction that accepted them, after the mark, are not in its row, so none of them has a lower number than the
+/// window, and each names the one before it.
 fn recall_members(
     conn: &Connection,
     windows: &mut BTreeMap<WindowNo, Window>,
@@ -197,8 +200,9 @@ pub(super) fn seal(context: &mut Context<'_>, seal: &Seal) -> rusqlite::Result<(
     Ok(())
 }
 
-/// Writes what was decided.
-pub(super) fn write(conn: &Connection, decided: &Decided) -> rusqlite::Result<()> {
+/// Writes what was decided. `first_no` is the first number that this transaction could draw: events below it were accepted
+/// before.
+pub(super) fn write(conn: &Connection, decided: &Decided, first_no: i64) -> rusqlite::Result<()> {
     if decided.is_empty() {
         return Ok(());
     }
@@ -209,9 +213,9 @@ pub(super) fn write(conn: &Connection, decided: &Decided) -> rusqlite::Result<()
     for (window, text) in decided.opened() {
         insert_window(conn, window, text)?;
     }
-    // What merely gathers is in the members; its row is written when it closes. But events that were accepted before
-    // they joined, by a backfill or a replay, come in no order that a start could find again.
-    let past = decided.members.iter().filter(|member| member.event < member.window);
+    // A start finds the members of an open window again by reading events in order, from a mark on. An event that was
+    // accepted before this transaction may lie below that mark already, so the window's row must count it now.
+    let past = decided.members.iter().filter(|member| member.event < first_no);
     let past: BTreeSet<WindowNo> = past.map(|member| member.window).collect();
     let is_told =
         |window: &&Window| window.stage != Stage::Gathering || window.replay || past.contains(&window.no);
@@ -298,7 +302,7 @@ pub(super) fn seal_ended(
     let mut draft = Draft::new(book, now, usize::MAX, &stretch);
     ended.iter().for_each(|(project, window)| draft.seal(*project, *window));
     let decided = draft.decided();
-    write(conn, &decided)?;
+    write(conn, &decided, NOBODY_JOINS)?;
     Ok(decided)
 }
 
@@ -313,7 +317,7 @@ pub(super) fn leave(
     let mut draft = Draft::new(book, now, usize::MAX, &stretch);
     draft.leave(project, subscriber);
     let decided = draft.decided();
-    write(conn, &decided)?;
+    write(conn, &decided, NOBODY_JOINS)?;
     Ok(decided)
 }
 
@@ -373,7 +377,7 @@ pub(super) fn end(
     }
     let decided = draft.decided();
     ended.closed = ClosedWindow::all(&decided);
-    write(&tx, &decided)?;
+    write(&tx, &decided, NOBODY_JOINS)?;
     stamp(&tx, now)?;
     tx.commit()?;
     writer.next_no = next_no;

@@ -45,7 +45,7 @@ pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Re
         made.push(no.ok_or(Error::NotFound)?);
     }
     let decided = draft.decided();
-    folds::write(&tx, &decided).map_err(failed)?;
+    folds::write(&tx, &decided, writer.next_no).map_err(failed)?;
     stamp(&tx, now).map_err(failed)?;
     tx.commit().map_err(failed)?;
     writer.next_no = next_no;

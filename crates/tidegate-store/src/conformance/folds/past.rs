@@ -34,7 +34,13 @@ async fn seq(bench: &Bench, id: &str) -> i64 {
 }
 
 /// Commits one step of a backfill in which everything matches; says whether it was the last.
-async fn step(bench: &Bench, subscriber: SubscriberNo, limit: usize, terms: &Terms, lane: i64) -> bool {
+pub(super) async fn step(
+    bench: &Bench,
+    subscriber: SubscriberNo,
+    limit: usize,
+    terms: &Terms,
+    lane: i64,
+) -> bool {
     let (mut step, events) = bench.store().backfill(subscriber, limit).await.unwrap().expect("a past");
     let into = |event: &crate::EventRow| (event.seq, route(subscriber, terms, "a", lane));
     step.matched = events.iter().map(into).collect();

@@ -4,13 +4,14 @@ use tidegate_core::fold::{ClosedBy, Terms};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 
 use super::super::bench::{Bench, PROJECT, START, draft};
-use super::{Case, carried, close, drain, named, open, quiet, route, seal, told, window};
+use super::{Case, carried, close, drain, named, open, past, quiet, route, seal, told, window};
 use crate::{Group, Replay, WindowRow};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
         a_restart_finds_every_window_as_it_was,
         a_restart_finds_what_came_before_its_window,
+        a_restart_finds_live_events_that_a_backfill_brought,
         a_restart_finds_what_waits_in_a_lane,
         a_restart_makes_a_claimed_fold_due_again,
         what_ends_too_many_lives_takes_nothing_more,
@@ -75,6 +76,34 @@ async fn a_restart_finds_what_came_before_its_window(mut bench: Bench) {
     close(&bench).await;
     let expected = "1 2 3 4 live1 more1 live2 more2 live10 more10";
     assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Quiet, expected)]));
+}
+
+/// A live event that queued behind a backfill joins later than it was accepted: however many starts lie between, the
+/// window keeps it, and what joined beside it.
+async fn a_restart_finds_live_events_that_a_backfill_brought(mut bench: Bench) {
+    bench.send(["past1", "past2"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let other = bench.subscriber("other").await;
+    let terms = window(60_000);
+    past::step(&bench, subscriber, 1, &terms, 7).await;
+    bench.send([draft("live1").folded_in(subscriber, &terms, "a", 7)]).await;
+    bench.send([draft("live2").folded_in(subscriber, &terms, "a", 7)]).await;
+    // A start that finds a window to count again makes it known up to the last number.
+    for round in 0..3 {
+        bench.send([draft(format!("other{round}")).folded(other, &terms, "b")]).await;
+        reopened(&mut bench).await;
+        past::step(&bench, subscriber, 1, &terms, 7).await;
+        reopened(&mut bench).await;
+    }
+    while bench.store().backfill(subscriber, 1).await.unwrap().is_some() {
+        past::step(&bench, subscriber, 1, &terms, 7).await;
+    }
+    bench.send([draft("live3").folded_in(subscriber, &terms, "a", 7)]).await;
+    reopened(&mut bench).await;
+    bench.pass(60_000);
+    close(&bench).await;
+    let expected = told(&[(ClosedBy::Window, "past1 past2 live1 live2 live3")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
 }
 
 async fn a_restart_finds_what_waits_in_a_lane(mut bench: Bench) {
