@@ -1,6 +1,6 @@
 //! What one group commit writes and answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
@@ -270,6 +270,8 @@ pub struct BackfillStep {
     pub version: Version,
     /// The events that matched.
     pub matched: Vec<(Seq, Route)>,
+    /// Lanes in which a live event of this step waits as a delivery of its own: its turn may have come.
+    pub passed: BTreeSet<Lane>,
 }
 
 /// A wish for more work.

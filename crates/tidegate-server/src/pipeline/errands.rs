@@ -199,8 +199,14 @@ impl Errands {
                 self.rule_then(step, seq).await?
             };
             let route = judge(earlier.as_ref().unwrap_or(&endpoint.rule), row);
-            let is_due = |route: &Route| is_past || (route.lane.is_some() && route.fold.is_some());
-            step.matched.extend(route.filter(is_due).map(|route| (seq, route)));
+            let Some(route) = route else { continue };
+            match (is_past, route.lane, &route.fold) {
+                (true, ..) | (false, Some(_), Some(_)) => step.matched.push((seq, route)),
+                (false, Some(lane), None) => {
+                    step.passed.insert(lane);
+                }
+                (false, None, _) => {}
+            }
         }
         Ok(())
     }

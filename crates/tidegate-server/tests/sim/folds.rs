@@ -27,7 +27,7 @@ use super::consent::Asked;
 use super::dice::Dice;
 use super::endings;
 use super::history::{EventKey, Fact, History};
-use super::plan::{Act, END_T, KEYS, Plan};
+use super::plan::{Act, Crash, END_T, KEYS, Plan};
 use super::receivers::{Mood, Receivers, failure};
 use super::spec::{Content, Lanes, Spec};
 use super::terms::{FoldSpec, Mode};
@@ -87,6 +87,37 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
         plan.acts.push((t, Act::Create { project, spec, from_ms, active, patience_ms }));
     }
     endings::plan(seed, plan);
+}
+
+/// In half of the runs the process dies again and again while a late subscriber with lanes catches up. Its windows stay open
+/// meanwhile, live events wait behind its past, and others join a window that no past is brought to.
+pub(crate) fn restarts(seed: u64, plan: &mut Plan) {
+    let mut dice = Dice::new(seed, "folds/restarts");
+    let mut deaths = Vec::new();
+    for (t, act) in &mut plan.acts {
+        let Act::Create { spec, from_ms: Some(_), .. } = act else { continue };
+        if is_fold(&spec.id) && dice.percent(50) {
+            spec.lanes = Lanes::PerKey;
+            spec.fold = Some(FoldSpec::long());
+            let count = dice.below(3) + 2;
+            deaths.extend((0..count).scan(*t, |t, _| {
+                *t += dice.between(30, 400);
+                Some(*t)
+            }));
+        }
+    }
+    if deaths.is_empty() {
+        return;
+    }
+    let spec = Spec { lanes: Lanes::None, fold: Some(FoldSpec::long()), ..Spec::plain("fold-beside") };
+    plan.moods.insert(spec.id.clone(), vec![(END_T, Mood::Healthy(100))]);
+    let beside = Act::Create { project: "default", spec, from_ms: None, active: true, patience_ms: None };
+    plan.acts.push((20, beside));
+    for t in deaths {
+        let how = Crash::AfterPoints(dice.below(8) as u32);
+        plan.acts.push((t, Act::Crash { how, down_ms: dice.between(1, 50) }));
+        rush(plan, t + 60, &mut dice);
+    }
 }
 
 /// Now and then many events come at once, and again a little later: enough to fill a window, and to find it open.

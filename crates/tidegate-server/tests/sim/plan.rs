@@ -163,6 +163,7 @@ impl Plan {
         }
         if seed % 3 == 1 && planner.plan.terms.is_none() {
             folds::plan(seed, &mut planner.plan);
+            folds::restarts(seed, &mut planner.plan);
         }
         if gates::is_planned(seed) {
             gates::plan(seed, &mut planner.plan);

@@ -45,6 +45,12 @@ impl FoldSpec {
         Self { mode, max_events: dice.pick(&[2, 5, 1_000]), max_bytes, leading: false, bypass, cancel_on }
     }
 
+    /// Windows that stay open for some restarts, and take all that comes.
+    pub(crate) fn long() -> Self {
+        let (max_events, max_bytes, leading) = (1_000, 1 << 20, false);
+        Self { mode: Mode::Window(4_000), max_events, max_bytes, leading, bypass: None, cancel_on: None }
+    }
+
     /// The same, with the first event ahead: that can not be ended as if nobody had been told.
     pub(crate) fn led(self) -> Self {
         Self { leading: true, cancel_on: None, ..self }

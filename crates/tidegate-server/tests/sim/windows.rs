@@ -6,8 +6,8 @@
 //! more than full and keeps the terms it was opened with, whatever its owner changes; where nothing went wrong it closes in time.
 //! A project never has more windows than it may (P8).
 //!
-//! What a replay brought is left out. Where a backfill brings events, nobody knows when each came to its window, and those
-//! rules are left out that need it.
+//! What a replay brought is left out. Where a backfill brings events, nobody knows when each came to its window: rules about
+//! the time of an arrival are left out there. How many are in a window, and in which, is asked of every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 

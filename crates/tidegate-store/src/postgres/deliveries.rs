@@ -414,7 +414,8 @@ pub(super) async fn backfill(
         alone.iter().map(|(event, route)| (*event, route.lane)).unzip();
     super::sweep::hold_past(context.conn, context.space).await?;
     insert_past(context, step, &events, &lanes).await?;
-    let touched: Lanes = lanes.iter().flatten().map(|lane| (step.subscriber, *lane)).collect();
+    let touched = lanes.iter().flatten().chain(&step.passed);
+    let touched: Lanes = touched.map(|lane| (step.subscriber, *lane)).collect();
     let now = context.group.now;
     lanes::make_next_due(context.conn, &touched, now).await?;
     if done {

@@ -1,6 +1,6 @@
 //! Events: appended, looked up, listed. Never changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ring::digest;
@@ -248,7 +248,17 @@ pub(super) async fn backfill(
     let (through, mut events) = scan(conn, project, after, settled, limit).await?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
     Ok(Some((
-        BackfillStep { subscriber, project, after, through, until, since, version, matched: Vec::new() },
+        BackfillStep {
+            subscriber,
+            project,
+            after,
+            through,
+            until,
+            since,
+            version,
+            matched: Vec::new(),
+            passed: BTreeSet::new(),
+        },
         events,
     )))
 }

@@ -331,7 +331,8 @@ async fn locks(context: &Context<'_>, reach: &Reach) -> Asked<Vec<i32>> {
     touched.extend(jobs::lanes_of(conn, &group.steps).await?);
     touched.extend(group.results.iter().filter_map(|one| Some((one.subscriber, one.lane?))));
     for step in &group.backfills {
-        touched.extend(step.matched.iter().filter_map(|(_, route)| Some((step.subscriber, route.lane?))));
+        let brought = step.matched.iter().filter_map(|(_, route)| route.lane);
+        touched.extend(brought.chain(step.passed.iter().copied()).map(|lane| (step.subscriber, lane)));
     }
     let units = group.submissions.iter().flat_map(|submission| &submission.units);
     let routes = units.flat_map(|unit| unit.routes.iter().flatten());

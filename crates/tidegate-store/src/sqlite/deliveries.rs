@@ -343,6 +343,9 @@ pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqli
     for (event, route) in &step.matched {
         insert_past(context, step, *event, route)?;
     }
+    for lane in &step.passed {
+        lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, *lane, context.group.now)?;
+    }
     // Live events may have been left to it since the step was prepared.
     let done: bool = context
         .conn

@@ -1,5 +1,6 @@
 //! Events: appended, looked up, listed. Never changed.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -253,7 +254,17 @@ pub(super) fn backfill(
     let (through, mut events) = scan(conn, project, after, until, limit)?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
     Ok(Some((
-        BackfillStep { subscriber, project, after, through, until, since, version, matched: Vec::new() },
+        BackfillStep {
+            subscriber,
+            project,
+            after,
+            through,
+            until,
+            since,
+            version,
+            matched: Vec::new(),
+            passed: BTreeSet::new(),
+        },
         events,
     )))
 }

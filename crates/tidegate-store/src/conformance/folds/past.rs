@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         behind_a_backfill_folds_of_a_lane_go_as_they_close,
         a_backfill_ends_when_nothing_is_left_to_it,
         what_is_left_to_a_backfill_comes_wherever_that_begins,
+        a_backfill_holds_up_nothing_that_it_has_passed,
         a_replay_goes_at_once_in_the_form_of_a_fold,
         a_replay_joins_what_waits_in_its_lane,
         a_replay_that_fills_what_waits_is_carried_by_it,
@@ -146,6 +147,23 @@ async fn again(bench: &Bench, subscriber: SubscriberNo, terms: &Terms, id: &str,
     let made = bench.store().replay(replay, bench.now).await.expect("it can be replayed");
     bench.audit().await;
     made[0]
+}
+
+/// A live event that passes the fold by waits behind the backfill, but only until that has gone past it.
+async fn a_backfill_holds_up_nothing_that_it_has_passed(bench: Bench) {
+    bench.send([draft("past")]).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = window(1_000);
+    bench.send([draft("alone").folded_in(subscriber, &terms, "a", 7).passing()]).await;
+    bench.send([draft("folded").folded_in(subscriber, &terms, "b", 8)]).await;
+    assert!(!step(&bench, subscriber, 1, &terms, 9).await);
+    assert!(bench.claim_all(subscriber).await.is_empty(), "the backfill has not come to it");
+    let (mut passing, _) = bench.store().backfill(subscriber, 1).await.unwrap().expect("a past");
+    passing.passed.insert(7);
+    assert!(passing.through < passing.until);
+    bench.commit(Group { backfills: vec![passing], ..Group::default() }).await;
+    bench.audit().await;
+    assert_eq!(bench.claim_one(subscriber).await.event, seq(&bench, "alone").await);
 }
 
 async fn a_replay_goes_at_once_in_the_form_of_a_fold(mut bench: Bench) {
