@@ -152,24 +152,32 @@ struct Route {
     path: &'static str,
     /// The query parameters it knows.
     takes: Takes,
-    /// Answers requests of the given method with these parameters.
-    handler: Box<dyn FnOnce(MethodFilter, Takes) -> MethodRouter<Arc<App>>>,
+    /// It runs to its end even if the client hangs up.
+    is_finished: bool,
+    /// Answers requests of the given method with these parameters, to the end or not.
+    handler: Box<dyn FnOnce(MethodFilter, Takes, bool) -> MethodRouter<Arc<App>>>,
 }
 
-/// A row that takes no query parameters.
+/// A row that takes no query parameters. What changes something runs to its end.
 fn route<H, T>(method: Method, path: &'static str, handler: H) -> Route
 where
     H: Handler<T, Arc<App>, Future = Answering>,
     T: 'static,
 {
-    let handler = Box::new(|filter, takes| on(filter, Strict { handler, takes }));
-    Route { method, path, takes: Takes::Only(&[]), handler }
+    let handler = Box::new(|filter, takes, is_finished| on(filter, Strict { handler, takes, is_finished }));
+    let is_finished = method != Method::GET;
+    Route { method, path, takes: Takes::Only(&[]), is_finished, handler }
 }
 
 impl Route {
     /// It takes these query parameters.
     fn with(self, parameters: &'static [&'static str]) -> Self {
         Self { takes: Takes::Only(parameters), ..self }
+    }
+
+    /// It ends when the client hangs up: it changes nothing, or nothing that others wait to hear of.
+    fn ending_with_its_client(self) -> Self {
+        Self { is_finished: false, ..self }
     }
 
     /// It is asked with any parameters, and minds none.
@@ -185,7 +193,7 @@ const PAGES: &[&str] = &["limit", "cursor"];
 fn routes() -> Vec<Route> {
     use Method as M;
     let mut routes = vec![
-        route(M::POST, "/v1/events", events::publish),
+        route(M::POST, "/v1/events", events::publish).ending_with_its_client(),
         route(M::GET, "/v1/events", events::list)
             .with(&["source", "type", "subject", "from", "to", "where", "limit", "cursor"]),
         route(M::GET, "/v1/events/{id}", events::get).with(&["source"]),
@@ -201,7 +209,7 @@ fn routes() -> Vec<Route> {
         route(M::POST, "/v1/subscribers/{id}/pause", subscribers::pause),
         route(M::POST, "/v1/subscribers/{id}/resume", subscribers::resume),
         route(M::POST, "/v1/subscribers/{id}/rotate-secret", rotate::rotate),
-        route(M::POST, "/v1/subscribers/{id}/test", sample::test),
+        route(M::POST, "/v1/subscribers/{id}/test", sample::test).ending_with_its_client(),
         route(M::POST, "/v1/subscribers/{id}/verify", subscribers::verify),
         route(M::GET, "/v1/subscribers/{id}/deliveries", deliveries::list_of_subscriber)
             .with(&["status", "limit", "cursor"]),
@@ -213,7 +221,7 @@ fn routes() -> Vec<Route> {
         route(M::DELETE, "/v1/webhooks/subscribers/{id}", subscribers::delete),
         route(M::GET, "/v1/webhooks/subscribers/{id}/deliveries", seeds::history::list).with(PAGES),
         route(M::POST, "/v1/webhooks/trigger", trigger::trigger),
-        route(M::POST, "/api/events/publish", events::publish),
+        route(M::POST, "/api/events/publish", events::publish).ending_with_its_client(),
         route(M::GET, "/v1/deliveries", deliveries::list).with(&["status", "subscriber", "limit", "cursor"]),
         route(M::GET, "/v1/deliveries/{id}", deliveries::get),
         route(M::POST, "/v1/deliveries/{id}/retry", deliveries::retry),
@@ -270,7 +278,7 @@ fn gate_routes() -> Vec<Route> {
         route(M::PUT, "/v1/gates/{name}", gates::put).with(&["dry_run"]),
         route(M::GET, "/v1/gates/{name}", gates::get),
         route(M::DELETE, "/v1/gates/{name}", gates::delete),
-        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire).with(&["wait"]),
+        route(M::POST, "/v1/gates/{name}/acquire", gates::acquire).with(&["wait"]).ending_with_its_client(),
         route(M::POST, "/v1/gates/{name}/penalize", gates::penalize),
         route(M::DELETE, "/v1/gates/{name}/penalty", gates::lift),
     ]
@@ -285,7 +293,7 @@ fn observe_routes() -> Vec<Route> {
             .with(&["prefix", "limit", "cursor"]),
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
         route(M::GET, "/v1/backfills", backfills::list).with(PAGES),
-        route(M::POST, "/v1/audit", audit::run),
+        route(M::POST, "/v1/audit", audit::run).ending_with_its_client(),
         route(M::GET, "/v1/objects/{object}", objects::changes).with(&[
             "service",
             "attribute",
@@ -297,10 +305,10 @@ fn observe_routes() -> Vec<Route> {
             "cursor",
         ]),
         route(M::GET, "/v1/objects/{object}/{id}", objects::get).with(&["service"]),
-        route(M::POST, "/v1/query/counters", query::counters),
-        route(M::POST, "/v1/query/histograms", query::histograms),
-        route(M::POST, "/v1/query/states", query::states),
-        route(M::POST, "/v1/query/transitions", query::transitions),
+        route(M::POST, "/v1/query/counters", query::counters).ending_with_its_client(),
+        route(M::POST, "/v1/query/histograms", query::histograms).ending_with_its_client(),
+        route(M::POST, "/v1/query/states", query::states).ending_with_its_client(),
+        route(M::POST, "/v1/query/transitions", query::transitions).ending_with_its_client(),
     ]
 }
 
@@ -325,9 +333,9 @@ fn site_routes() -> Vec<Route> {
 /// The API as a service.
 pub fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for Route { method, path, takes, handler } in routes() {
+    for Route { method, path, takes, is_finished, handler } in routes() {
         let filter = MethodFilter::try_from(method).expect("an ordinary method");
-        router = router.route(path, handler(filter, takes));
+        router = router.route(path, handler(filter, takes, is_finished));
     }
     router
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "path_unknown", "see /docs for all paths") })

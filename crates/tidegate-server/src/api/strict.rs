@@ -1,7 +1,11 @@
-//! Queries without surprises: a parameter that a route does not know is refused before anything is done.
+//! Requests without surprises: a parameter that a route does not know is refused before anything is done, and a change that
+//! has begun is finished even if its client hangs up.
 //!
 //! A misspelt filter must not look like an empty result, and one that belongs elsewhere must not turn "these" into "all".
 //! What a route takes is declared with it, in the table of routes; handlers read what they are given.
+//!
+//! A handler that changes the store tells the pipeline afterward what is due now. Dropped in between, the work would stay
+//! due in the store and nobody would look for it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,6 +55,8 @@ impl Takes {
 pub(super) struct Strict<H> {
     pub(super) handler: H,
     pub(super) takes: Takes,
+    /// It runs to its end, whatever becomes of the client.
+    pub(super) is_finished: bool,
 }
 
 impl<H, T> Handler<T, Arc<App>> for Strict<H>
@@ -62,10 +68,19 @@ where
 
     fn call(self, request: Request, app: Arc<App>) -> Answering {
         match request.uri().query().and_then(|query| self.takes.stranger(query)) {
+            None if self.is_finished => Box::pin(finish(self.handler.call(request, app))),
             None => self.handler.call(request, app),
             Some(name) => Box::pin(refuse(request, app, self.takes, name)),
         }
     }
+}
+
+async fn finish(answering: Answering) -> Response {
+    tokio::spawn(answering).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a request ended early");
+        let detail = "the request ended early: check what it did, then send it again";
+        Problem::unavailable("store_unavailable", detail).into_response()
+    })
 }
 
 /// Whoever has no key is told that, and nothing about the API.

@@ -171,3 +171,39 @@ async fn probes_and_links_may_carry_anything() {
         assert_eq!(ask(&stage, None, "GET", target).await.0.as_u16(), 200, "{target}");
     }
 }
+
+/// A client that hangs up leaves a change half done nowhere: what was begun comes to its end.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_finished_when_its_client_hangs_up() {
+    let stage = Stage::new().await;
+    stage.subscribe("sub_1").await;
+    let key = stage.admin_key().await;
+    let patch = Request::patch("/v1/subscribers/sub_1")
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .body(Body::from(r#"{"name":"new"}"#));
+    // Somebody else patches, so that this one has to wait in the middle.
+    let other = stage.app.patching.lock().await;
+    let mut answering = Box::pin(router(Arc::clone(&stage.app)).oneshot(patch.expect("a request")));
+    assert!(poll_once(answering.as_mut()).await.is_none(), "it waits");
+    tokio::task::yield_now().await;
+    drop(answering);
+    drop(other);
+    let is_named = || {
+        let roster = stage.app.parts.rosters.current();
+        roster.endpoints().any(|endpoint| endpoint.definition().name == "new")
+    };
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_named());
+}
+
+/// What a future answers at once, if it does.
+async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+}
