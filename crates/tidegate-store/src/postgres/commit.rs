@@ -303,7 +303,9 @@ impl Writer {
             committed.submissions.push(Ok(statuses));
         }
         committed.refilled.extend(group.ask_again());
-        committed.stepped = group.steps.iter().map(|step| step.job).collect();
+        // A step may have come to nothing, because its job was stopped or its configuration was an old one. Its job's row
+        // says so, and is read again before the next step.
+        committed.stepped = Vec::new();
         committed.backfilled = Vec::new();
         // What it left due in the store is found by asking for it.
         let concerned = group.results.iter().map(|finished| finished.subscriber);

@@ -1,6 +1,8 @@
 //! A group that goes step by step, because of its lanes, is on disk with its COMMIT alone: when the way to the database is
 //! cut there, what became of it is read back, never guessed.
 
+use tidegate_store::{JobStep, NewJob, Past, Selector, What};
+
 use super::*;
 
 /// A lane with one event that is in hand, and a group that ends this, sends more to the lane and elsewhere, and asks for more.
@@ -54,4 +56,44 @@ async fn a_commit_that_never_arrived_undoes_all_its_steps() {
     let again = store.commit(group).await.unwrap();
     assert_eq!(statuses(&again), [UnitStatus::Accepted, UnitStatus::Duplicate, UnitStatus::Accepted]);
     assert_eq!((again.jobs.len(), again.stale), (2, 0), "nothing of it was there before");
+}
+
+/// A step that an old configuration chose comes to nothing, and is not called written because an answer was lost: its job
+/// would never be taken further.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_came_to_nothing_is_not_adopted() {
+    let schema = Schema::new();
+    let proxy = Proxy::to(schema.url()).await;
+    let store = schema.open(&proxy.url(), NOW).await;
+    let subscriber = subscriber(&store).await;
+    send(&store, &["1"], &[]).await;
+    let what = What::Replay { subscriber, past: Past::Any };
+    let selector = Selector { what, types: Vec::new(), from: None, to: None };
+    let scope = store.scope(1, selector, NOW).await.unwrap();
+    let (after, until) = (scope.begin, scope.until);
+    let job = store.start_job(NewJob { id: "job_1".to_owned(), scope }, NOW).await.unwrap().no;
+    let version = store.configuration(0).await.unwrap().version;
+    store.change(new_subscriber("other"), NOW).await.unwrap();
+    let step = JobStep {
+        job,
+        project: 1,
+        version,
+        after,
+        through: until,
+        until,
+        looked: 1,
+        replays: Vec::new(),
+        retries: Vec::new(),
+        failure: None,
+    };
+    proxy.cut_at_next_commit(true);
+    let group = Group { now: NOW, steps: vec![step], ..Group::default() };
+    let committed = store.commit(Arc::new(group)).await.expect("it is there, and is found");
+    assert!(proxy.has_cut(), "the answer was lost");
+    assert!(committed.stepped.is_empty());
+    assert_eq!(
+        store.job_by_no(job).await.unwrap().expect("it is there").after,
+        after,
+        "and nothing was done"
+    );
 }
