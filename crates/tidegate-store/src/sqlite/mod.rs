@@ -172,6 +172,9 @@ impl SqliteStore {
             writer.recover()?;
             let result = work(writer);
             writer.is_suspect |= matches!(result, Err(Error::Unavailable(_)));
+            if !writer.is_suspect {
+                writer.known = writer.last_commit()?;
+            }
             result
         };
         db::call(calls, &self.writer, run).await

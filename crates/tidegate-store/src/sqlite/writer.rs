@@ -43,6 +43,8 @@ pub(super) struct Writer {
     pub(super) telling: Telling,
     /// A storage fault was met: the file is opened anew before anything else is written.
     pub(super) is_suspect: bool,
+    /// The number of the last commit that memory knows of.
+    pub(super) known: i64,
     /// A group whose COMMIT failed and that could not be looked for: its number, and what it would hand over.
     pub(super) doubt: Option<(i64, Committed)>,
     /// What such a group does hand over, with the next one, when it turned out to be there.
@@ -91,11 +93,13 @@ impl Writer {
             backfilling: Backfilling::new(),
             telling,
             is_suspect: false,
+            known: 0,
             doubt: None,
             owed: Committed::default(),
             end: |tx| tx.commit(),
         };
         writer.read_counters().map_err(failed)?;
+        writer.known = writer.last_commit()?;
         Ok(writer)
     }
 
@@ -116,7 +120,8 @@ impl Writer {
     }
 
     pub(super) fn last_commit(&self) -> Result<i64> {
-        self.conn.query_row("SELECT no FROM commits", [], |row| row.get(0)).map_err(failed)
+        let last = self.conn.prepare_cached("SELECT no FROM commits");
+        last.and_then(|mut last| last.query_row([], |row| row.get(0))).map_err(failed)
     }
 
     pub(super) fn latest(&self) -> rusqlite::Result<Timestamp> {
@@ -159,13 +164,17 @@ impl Writer {
         }
         self.reopen()?;
         let last = self.last_commit()?;
-        if let Some((no, mut found)) = self.doubt.take()
-            && no == last
-        {
+        // Something was written that was reported as failed.
+        if last != self.known {
             let known = Dedupe::load(&self.conn).map_err(failed)?;
             *self.dedupe.lock().unwrap_or_else(PoisonError::into_inner) = known;
             let (book, _) = folds::load(&self.conn).map_err(failed)?;
             *self.book.lock().unwrap_or_else(PoisonError::into_inner) = book;
+            self.known = last;
+        }
+        if let Some((no, mut found)) = self.doubt.take()
+            && no == last
+        {
             // Whoever waited for an answer has been told that it failed, and asks again.
             found.submissions.clear();
             found.numbers.clear();

@@ -7,15 +7,18 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use rusqlite::{Transaction, ffi};
 use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
+use tidegate_core::fold::ClosedBy;
 use tidegate_core::retry::Next;
 
+use super::telling::folded;
 use super::{NOW, open};
 use crate::UnitStatus::{Accepted, Conflict, Duplicate};
 use crate::conformance::Scratch;
 use crate::conformance::bench::{Draft, PROJECT, draft, finished, new_subscriber, room, submission};
 use crate::sqlite::{Calls, SqliteStore, Writer, audit};
 use crate::{
-    Change, Committed, DeliveryFilter, Error, EventFilter, Group, Refill, Result, Room, Store, UnitStatus,
+    Change, Committed, DeliveryFilter, EndWindows, Error, EventFilter, Group, Refill, Result, Room, Store,
+    UnitStatus, WindowsEnd,
 };
 
 fn writer(store: &SqliteStore) -> MutexGuard<'_, Writer> {
@@ -193,6 +196,30 @@ async fn a_change_of_unknown_outcome_is_looked_for() {
     writer(&store).is_suspect = true;
     let committed = send(&store, Room::default(), vec![draft("1")]).await.unwrap();
     assert_eq!(statuses(&committed), [Accepted], "the version is that of the file");
+}
+
+/// Closing windows by hand, like every other write that is no group: reported as failed, and there all the same.
+#[tokio::test]
+async fn windows_closed_by_a_write_of_unknown_outcome_are_not_joined() {
+    let dir = Scratch::new();
+    let store = open(&dir).unwrap();
+    let to = subscriber(&store).await;
+    // Both have the same key.
+    let (first, second) = (vec![folded(4, to)], vec![folded(5, to)]);
+    send(&store, Room::default(), first).await.unwrap();
+    let before = writer(&store).book.lock().unwrap().clone();
+    let (end, known) = (WindowsEnd::Close(ClosedBy::Flush), writer(&store).known);
+    let all = EndWindows { subscriber: None, key: None, limit: 9, end };
+    store.end_windows(PROJECT, all, NOW).await.unwrap();
+    *writer(&store).book.lock().unwrap() = before;
+    (writer(&store).known, writer(&store).is_suspect) = (known, true);
+    send(&store, Room::default(), second).await.unwrap();
+    store.end_windows(PROJECT, all, NOW).await.unwrap();
+    let filter = DeliveryFilter { limit: 9, ..Default::default() };
+    let rows = store.deliveries(PROJECT, filter).await.unwrap().items;
+    let events: Vec<&[String]> = rows.iter().map(|row| &row.events[..]).collect();
+    assert_eq!(events, [["e5".to_owned()], ["e4".to_owned()]], "each in a window of its own");
+    is_sound(&dir);
 }
 
 /// A bug of ours in one group must not stop all others.

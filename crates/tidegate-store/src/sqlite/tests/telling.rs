@@ -23,7 +23,7 @@ const GROUP: usize = 4;
 /// Events of a round: a window's share for each of them and for the end.
 const ROUND: usize = (KEYS + 1) * TELLING_EVENTS_PER_WINDOW;
 
-fn folded(n: usize, subscriber: SubscriberNo) -> Draft {
+pub(super) fn folded(n: usize, subscriber: SubscriberNo) -> Draft {
     let mode = Mode::Quiet { quiet: Span::from_ms(60_000), max_wait: Span::from_ms(3_600_000) };
     let terms = Terms {
         mode,
