@@ -1,6 +1,6 @@
 //! From settings to a running server, and from a signal to a clean end.
 //!
-//! Three threads do the work: ingest here, the group commit with its database and delivery on loops of their own. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
+//! Four threads do the work: ingest here, the group commit with its database, delivery and the heartbeat on loops of their own. The end goes in order: no new connections, requests under way end, no new picks, attempts under way end,
 //! their results are written, the unsent goes back; then the process exits. Which store it is, and what follows from that,
 //! stands in [`store`].
 
@@ -17,7 +17,7 @@ use tidegate_core::seal::Keyring;
 use tidegate_destinations::{HttpTransport, SystemResolver, Transport};
 use tidegate_store::{Change, NewKey};
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
@@ -70,11 +70,12 @@ pub fn run(settings: Settings, announce: impl FnOnce(SocketAddr, Option<&str>)) 
     let ingest = Builder::new_current_thread().enable_all().build()?;
     let persist = Loop::start("persist")?;
     let deliver = Loop::start("deliver")?;
-    let loops =
-        Loops { persist: persist.runtime.handle().clone(), deliver: deliver.runtime.handle().clone() };
+    let beat = Loop::start("beat")?;
+    let loops = Loops { persist: persist.handle(), deliver: deliver.handle(), beat: beat.handle() };
     let result = ingest.block_on(serve(settings, loops, announce));
     deliver.end();
     persist.end();
+    beat.end();
     result
 }
 
@@ -97,6 +98,10 @@ impl Loop {
         Ok(Self { runtime, thread, end })
     }
 
+    fn handle(&self) -> Handle {
+        self.runtime.handle().clone()
+    }
+
     fn end(self) {
         // The loop may have ended on its own; either way it is over.
         let _ = self.end.send(());
@@ -110,7 +115,7 @@ async fn serve(
     announce: impl FnOnce(SocketAddr, Option<&str>),
 ) -> Result<(), BootError> {
     let entropy = Entropy::system();
-    let (opened, origin, keys) = open(&settings, &entropy).await?;
+    let (opened, origin, keys) = open(&settings, &entropy, &loops.beat).await?;
     let Opened { store, clock, standing, coordination } = opened;
     let listener = TcpListener::bind(settings.listen)
         .await
@@ -171,14 +176,18 @@ async fn serve(
 }
 
 /// The store, and the keys to what is sealed in it. An embedded store is made before its key, which lies beside it.
-async fn open(settings: &Settings, entropy: &Entropy) -> Result<(Opened, Origin, Keyring), BootError> {
+async fn open(
+    settings: &Settings,
+    entropy: &Entropy,
+    beat: &Handle,
+) -> Result<(Opened, Origin, Keyring), BootError> {
     if settings.store == StoreAt::Embedded {
-        let opened = store::open(settings, entropy).await?;
+        let opened = store::open(settings, entropy, beat).await?;
         let (origin, keys) = master_key::load(settings, entropy)?;
         return Ok((opened, origin, keys));
     }
     let (origin, keys) = master_key::load(settings, entropy)?;
-    let opened = store::open(settings, entropy).await?;
+    let opened = store::open(settings, entropy, beat).await?;
     master_key::prove(&*opened.store, &keys, entropy).await?;
     Ok((opened, origin, keys))
 }

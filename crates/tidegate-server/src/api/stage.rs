@@ -55,7 +55,8 @@ impl Stage {
             retention: Retention::default(),
             observing: crate::observing::Terms::default(),
         };
-        let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
+        let here = Handle::current();
+        let loops = Loops { persist: here.clone(), deliver: here.clone(), beat: here };
         let pipeline = Pipeline::start_silent(&parts, &loops).await.expect("a new store");
         Self { app: Arc::new(App::new(pipeline, parts)), _folder: folder }
     }

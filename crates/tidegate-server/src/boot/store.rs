@@ -10,7 +10,8 @@ use tidegate_store::coordination::{Coordination, Postgres, Redis};
 use tidegate_store::postgres::connect::Target;
 use tidegate_store::postgres::{Periods, PostgresStore, Terms};
 use tidegate_store::sqlite::{Calls, SqliteStore};
-use tidegate_store::{Load, Store};
+use tidegate_store::{Beat, Error, Load, Store};
+use tokio::runtime::Handle;
 
 use super::BootError;
 use crate::clock::Clock;
@@ -28,11 +29,11 @@ pub(super) struct Opened {
     pub(super) coordination: Option<Arc<dyn Coordination>>,
 }
 
-/// Opens the store that the settings name.
-pub(super) async fn open(settings: &Settings, entropy: &Entropy) -> Result<Opened, BootError> {
+/// Opens the store that the settings name. A shared one is told on the loop `beat` that this process lives.
+pub(super) async fn open(settings: &Settings, entropy: &Entropy, beat: &Handle) -> Result<Opened, BootError> {
     match &settings.store {
         StoreAt::Embedded => embedded(settings, entropy),
-        StoreAt::Postgres { url, redis } => shared(url, redis.as_ref(), entropy).await,
+        StoreAt::Postgres { url, redis } => shared(url, redis.as_ref(), entropy, beat).await,
     }
 }
 
@@ -44,14 +45,19 @@ fn embedded(settings: &Settings, entropy: &Entropy) -> Result<Opened, BootError>
     Ok(Opened { store: Arc::new(store), standing: Standing::alone(&clock), clock, coordination: None })
 }
 
-async fn shared(url: &Address, redis: Option<&Address>, entropy: &Entropy) -> Result<Opened, BootError> {
+async fn shared(
+    url: &Address,
+    redis: Option<&Address>,
+    entropy: &Entropy,
+    beat: &Handle,
+) -> Result<Opened, BootError> {
     let early = Clock::system(Timestamp::from_ms(0));
     let salt: [u8; 32] = entropy.bytes();
     let terms = Terms { name: name(), periods: Periods::default(), salt: salt.to_vec() };
-    let store = PostgresStore::open(&url.0, terms, None).await?;
+    let store = Arc::new(PostgresStore::open(&url.0, terms, None).await?);
     // The first beat sets the clock by the store's, before anything asks for the time.
     let began = early.steady();
-    let beat = store.beat(Load::default()).await?;
+    let beat = first_beat(&store, beat).await?;
     let round_trip = early.steady().saturating_sub(began);
     let now = beat.now.unwrap_or_else(|| early.now()).plus(round_trip / 2);
     let clock = Clock::led(now.max(store.latest()));
@@ -64,7 +70,14 @@ async fn shared(url: &Address, redis: Option<&Address>, entropy: &Entropy) -> Re
         Some(redis) => Arc::new(Redis::start(&redis.0, &prefix(store.salt()), me, postgres)?),
         None => Arc::new(postgres),
     };
-    Ok(Opened { store: Arc::new(store), clock, standing, coordination: Some(coordination) })
+    Ok(Opened { store, clock, standing, coordination: Some(coordination) })
+}
+
+/// On the loop on which all others follow: the store keeps the session that beats, and moves its bytes where it was opened.
+async fn first_beat(store: &Arc<PostgresStore>, beat: &Handle) -> tidegate_store::Result<Beat> {
+    let store = Arc::clone(store);
+    let beating = beat.spawn(async move { store.beat(Load::default()).await });
+    beating.await.map_err(|error| Error::Unavailable(format!("the first beat ended early: {error}")))?
 }
 
 /// What people call this process.

@@ -5,6 +5,12 @@
 //! configuration moved on. A beat that finds its process declared dead leaves the rest to the group commit, which finds the
 //! same and begins a new life.
 //!
+//! It runs on a loop of its own, so that neither a slow request nor a slow commit is taken for the end of the process. Nor
+//! does it wait for what they hold: the store beats on a session of its own, which is opened on this loop (`boot/store.rs`);
+//! the desk, what waits to be written, the lookout and the outbox of the coordination are behind locks that are held only to
+//! change memory, never while something is judged, written or awaited; standing, roster and clock are read without a lock.
+//! What takes long is told to the lookout, which does it elsewhere.
+//!
 //! Does not: anything that takes long. The next beat must be on time.
 
 use std::sync::Arc;

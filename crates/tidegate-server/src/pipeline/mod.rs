@@ -6,8 +6,8 @@
 //! endpoints before anything is sent to them; [`notices`] tells operators. With a shared store [`beat`] says that this
 //! process lives, and [`lookout`] sees what the others do. `lanes` tells and counts what folds do. Each asks `tidegate-core` what to do and does it.
 //!
-//! Ingest, persist and deliver each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
-//! on disk. After the commit, work goes straight from memory to the desk; the store is read only for what memory
+//! Ingest, persist, deliver and beat each run on a loop of their own ([`Loops`]): a commit occupies its thread until it is
+//! on disk, and a slow request the one that judges it. After the commit, work goes straight from memory to the desk; the store is read only for what memory
 //! could not hold.
 
 mod beat;
@@ -109,6 +109,8 @@ pub struct Loops {
     pub persist: Handle,
     /// The workers.
     pub deliver: Handle,
+    /// The heartbeat of a process that shares its store. Nothing else should run here: whoever is late is declared dead.
+    pub beat: Handle,
 }
 
 /// The running pipeline.
@@ -201,7 +203,7 @@ impl Pipeline {
             own_loops.push(tokio::spawn(Arc::clone(&lookout).listen()));
             own_loops.push(tokio::spawn(Arc::clone(&lookout).run()));
             let beats = Beats::new(parts, Arc::clone(&desk), Arc::clone(&persist), lookout);
-            beat_loop = Some(tokio::spawn(beats.run()));
+            beat_loop = Some(loops.beat.spawn(beats.run()));
         }
         Ok(Self {
             ingest,

@@ -159,7 +159,8 @@ impl Stage {
             standing: Standing::alone(&self.clock),
             coordination: None,
         };
-        let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
+        let here = Handle::current();
+        let loops = Loops { persist: here.clone(), deliver: here.clone(), beat: here };
         let pipeline = Pipeline::start(&parts, &loops).await.expect("a pipeline");
         self.show = Some((parts, pipeline));
     }

@@ -56,7 +56,8 @@ impl Site {
             standing,
             coordination,
         };
-        let loops = Loops { persist: Handle::current(), deliver: Handle::current() };
+        let here = Handle::current();
+        let loops = Loops { persist: here.clone(), deliver: here.clone(), beat: here };
         let pipeline = Pipeline::start_within(&parts, &loops, plan.bounds).await?;
         let site = Self { pipeline, parts, life, history };
         for project in &plan.projects {

@@ -15,6 +15,7 @@ mod server;
 mod cluster;
 
 mod auditing;
+mod beats;
 mod doctor;
 mod folds;
 mod hung;
