@@ -143,6 +143,9 @@ pub const EXHAUSTED_TOLD_EVERY_MS: u64 = 60_000;
 pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
 /// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.
 pub const CLAIMS_LOST_MAX: u32 = 16;
+/// Subscribers that a beat names because more of theirs is under way than the process may have: 8 KiB, once a second. While
+/// there are more of them, nobody's places move.
+pub const BUSY_SUBSCRIBERS_MAX: usize = 1_024;
 
 /// Paths that make up a fold's key.
 pub const FOLD_PATHS_MAX: usize = 8;

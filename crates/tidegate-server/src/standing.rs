@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tidegate_core::id::Incarnation;
 use tidegate_core::lease;
 use tidegate_store::sabotage::{self, Line};
 use tidegate_store::{Beat, Replica};
@@ -60,6 +61,11 @@ impl Fellows {
             known(replica.incarnation).map_or(0, |known| replica.groups.saturating_sub(known.groups))
         });
         Self { replicas: replicas.to_vec(), rank, groups: written.sum() }
+    }
+
+    /// Who does what only one should: the oldest that does not leave.
+    pub fn leader(&self) -> Option<Incarnation> {
+        self.replicas.iter().find(|replica| !replica.is_leaving()).map(|replica| replica.incarnation)
     }
 
     /// Who would switch off what of what is counted, in words, if they do not all agree. Those that do not say agree with all.
@@ -146,10 +152,26 @@ impl Standing {
         self.held_until_us.store(0, Ordering::Release);
     }
 
-    /// Nobody waits for the lease any more.
+    /// Nobody waits for the lease any more, and the others may know that this process leaves.
     pub(crate) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Release);
         self.moved.notify_waiters();
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn leaving(&self) {
+        loop {
+            let moved = self.moved.notified();
+            if self.is_leaving() {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// How old the beat is that the lease rests on; absent for one that is alone or has not beaten.
@@ -166,10 +188,12 @@ impl Standing {
         let old = self.fellows.swap(Arc::new(new));
         let lives =
             |replicas: &[Replica]| -> Vec<_> { replicas.iter().map(|replica| replica.incarnation).collect() };
-        if !self.leads.swap(rank == 0, Ordering::AcqRel) && rank == 0 {
+        let leads = self.fellows().leader() == Some(beat.incarnation);
+        let has_led = self.leads.swap(leads, Ordering::AcqRel);
+        if leads && !has_led {
             self.moved.notify_waiters();
         }
-        lives(&old.replicas) != lives(&beat.replicas) || old.rank != rank
+        lives(&old.replicas) != lives(&beat.replicas) || old.rank != rank || has_led != leads
     }
 
     /// Who shares the store; nobody is listed for one that is alone.
@@ -236,6 +260,7 @@ fn us(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use tidegate_core::observe::Switches;
+    use tidegate_core::schedule::Stance;
     use tidegate_core::time::Timestamp;
     use tidegate_store::Load;
 
@@ -329,6 +354,10 @@ mod tests {
         assert!(standing.meet(&beat(7, &[7, 9])) && standing.leads());
         standing.lead().await;
         assert_eq!(standing.fellows().rank, 0);
+        let mut beat = beat(7, &[7, 9]);
+        beat.replicas[0].load.stance = Some(Stance { is_leaving: true, ..Stance::default() });
+        assert!(standing.meet(&beat) && !standing.leads(), "one that leaves has others for that");
+        assert_eq!(standing.fellows().leader(), Some(9));
         assert!(Standing::alone(&clock()).leads() && Standing::alone(&clock()).may_act());
     }
 }

@@ -2,10 +2,11 @@
 
 use tidegate_core::id::{Incarnation, Version};
 use tidegate_core::observe::Switches;
+use tidegate_core::schedule::{Fellow, Stance};
 use tidegate_core::time::Timestamp;
 
 /// How busy a process is, for the others and for people to see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Attempts under way.
     pub in_flight: u64,
@@ -13,8 +14,10 @@ pub struct Load {
     pub queued: u64,
     /// Streams of events that somebody reads there.
     pub streams: u64,
-    /// Those among whom it divides limits; 0 while it has more under way than that allows.
+    /// Those among whom it divides limits; 0 while it has more under way than that allows. For versions that know no more.
     pub obeys: i64,
+    /// The same, subscriber by subscriber; absent for versions that do not say.
+    pub stance: Option<Stance>,
     /// What its own clock said when it beat.
     pub wall: Option<Timestamp>,
     /// What its own settings switch off of what is counted.
@@ -56,6 +59,17 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// It begins nothing any more, and leaves when what is under way has ended.
+    pub fn is_leaving(&self) -> bool {
+        self.load.stance.as_ref().is_some_and(|stance| stance.is_leaving)
+    }
+
+    /// What it says about limits.
+    pub fn fellow(&self) -> Fellow<'_> {
+        let Load { obeys, stance, .. } = &self.load;
+        Fellow { incarnation: self.incarnation, obeys: *obeys, stance: stance.as_ref() }
+    }
+
     /// By how many milliseconds its own clock is ahead of the store's, as far as a beat can tell.
     pub fn clock_offset_ms(&self) -> Option<i64> {
         self.load.wall.map(|wall| wall.as_ms() - self.at.as_ms())

@@ -221,8 +221,8 @@ fn a_probe_that_another_process_takes_over_keeps_nobody_waiting() {
     let elsewhere = shares.into_iter().find(|share| share.of(4, 1) == 0).unwrap();
     assert_eq!(schedule.propose(elsewhere).len(), 1, "the probe goes back to the store");
     assert!(schedule.wishes(at(6)).is_empty());
-    schedule.agree();
+    schedule.agree(&BTreeSet::new());
     schedule.propose(Share::default());
-    schedule.agree();
+    schedule.agree(&BTreeSet::new());
     assert_eq!(schedule.wishes(at(7)), [(1, 1)], "and another one comes when there is a place again");
 }

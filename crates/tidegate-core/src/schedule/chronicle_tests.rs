@@ -326,7 +326,7 @@ impl World {
         let jobs = self.schedule.propose(Share { rank: who.unsigned_abs() as u32 % replicas, replicas });
         self.give_back(jobs);
         if (chance / 3).is_multiple_of(2) {
-            let jobs = self.schedule.agree();
+            let jobs = self.schedule.agree(&BTreeSet::new());
             self.give_back(jobs);
         }
     }
@@ -389,7 +389,7 @@ impl World {
     fn settle(&mut self, slowness: i64) {
         let jobs = self.schedule.propose(Share::default());
         self.give_back(jobs);
-        let jobs = self.schedule.agree();
+        let jobs = self.schedule.agree(&BTreeSet::new());
         self.give_back(jobs);
         for subscriber in 1..=SUBSCRIBERS {
             if !self.active.contains_key(&subscriber) {

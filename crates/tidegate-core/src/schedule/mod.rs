@@ -31,7 +31,7 @@ use crate::time::Timestamp;
 pub use bounds::{Bounds, fits};
 use breaker::{Breaker, BreakerTerms, BreakerView, Outcome, Probe, Turned};
 use division::Division;
-pub use division::{flock, is_agreed};
+pub use division::{Fellow, Parting, Stance, divide};
 use gates::Line;
 pub use gates::{LineView, Luggage, Passed, Penalty, Ticket, Turnaway};
 use lineup::{Lineup, Ready};
@@ -481,6 +481,8 @@ impl Schedule {
 mod breaker_tests;
 #[cfg(test)]
 mod chronicle_tests;
+#[cfg(test)]
+mod division_tests;
 #[cfg(test)]
 mod fairness_tests;
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn begging(rate: &str, jobs: i64) -> Schedule {
 /// Everybody obeys a new share.
 fn set_share(schedule: &mut Schedule, share: Share) -> Vec<Job> {
     let mut back = schedule.propose(share);
-    back.extend(schedule.agree());
+    back.extend(schedule.agree(&BTreeSet::new()));
     back
 }
 

@@ -40,7 +40,7 @@ fn shown(replica: &Replica, fellows: &Fellows) -> Value {
         "queued": replica.load.queued,
         "streams": replica.load.streams,
         "observe_off": replica.load.switches.map(|switches| switches.off()),
-        "leads": place == Some(0),
+        "leads": fellows.leader() == Some(replica.incarnation),
         "answers": place == Some(fellows.rank),
     })
 }

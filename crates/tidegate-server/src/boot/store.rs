@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ring::digest;
 use rustix::system::uname;
+use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{Coordination, Postgres, Redis};
 use tidegate_store::postgres::connect::Target;
@@ -75,8 +76,8 @@ async fn shared(
 
 /// On the loop on which all others follow: the store keeps the session that beats, and moves its bytes where it was opened.
 async fn first_beat(store: &Arc<PostgresStore>, beat: &Handle) -> tidegate_store::Result<Beat> {
-    let store = Arc::clone(store);
-    let beating = beat.spawn(async move { store.beat(Load::default()).await });
+    let (store, load) = (Arc::clone(store), Load { stance: Some(Stance::default()), ..Load::default() });
+    let beating = beat.spawn(async move { store.beat(load).await });
     beating.await.map_err(|error| Error::Unavailable(format!("the first beat ended early: {error}")))?
 }
 

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use tidegate_core::lease::{BEAT_EVERY, BEAT_TIMEOUT, Vigil, correction_ms};
 use tidegate_core::observe::Switches;
-use tidegate_core::schedule::{Share, flock, is_agreed};
+use tidegate_core::schedule::{Fellow, divide};
 use tidegate_store::coordination::News;
-use tidegate_store::{Beat, Error, Load, Store};
+use tidegate_store::{Beat, Error, Load, Replica, Store};
 
 use super::Parts;
 use super::desk::Desk;
@@ -48,8 +48,10 @@ pub(super) struct Beats {
     vigil: Vigil,
     count: u64,
     has_failed: bool,
-    /// Those among whom limits are divided.
+    /// Those among whom limits are divided, by their name; 0 while this process has no part.
     flock: i64,
+    /// It has said, or is about to say, that this process leaves.
+    is_leaving: bool,
     /// What this process would switch off of what is counted.
     switches: Switches,
     /// That the others do not, as it was last told.
@@ -73,6 +75,7 @@ impl Beats {
             count: 0,
             has_failed: false,
             flock: 0,
+            is_leaving: false,
             switches: parts.observing.switches,
             discord: None,
             is_taking_over: false,
@@ -91,15 +94,22 @@ impl Beats {
             let spent = self.clock.steady().saturating_sub(began);
             // Nothing is agreed before it is known what became of those who are being taken over.
             let pace = if self.is_taking_over { BEAT_SOON } else { BEAT_EVERY };
-            self.clock.pause(pace.saturating_sub(spent)).await;
+            tokio::select! {
+                biased;
+                // The sooner the others know that this process leaves, the sooner its places are theirs.
+                () = self.standing.leaving(), if !self.is_leaving => {}
+                () = self.clock.pause(pace.saturating_sub(spent)) => {}
+            }
         }
     }
 
     async fn beat(&mut self, began: Duration) {
-        let obeys = if self.desk.obeys() { self.flock } else { 0 };
+        // In this order: nothing begins after the desk was closed, which is before anybody says that this process leaves.
+        self.is_leaving = self.standing.is_leaving();
+        let (desk_life, load) = self.desk.speak(self.flock, self.is_leaving);
         let wall = Some(self.clock.wall());
         let (streams, switches) = (self.watch.open() as u64, Some(self.switches));
-        let load = Load { streams, obeys, wall, switches, ..self.desk.load() };
+        let load = Load { streams, wall, switches, ..load };
         let life = self.store.incarnation();
         let beating = tokio::select! {
             biased;
@@ -111,7 +121,7 @@ impl Beats {
             return;
         }
         match beating {
-            Ok(beat) => self.heard(&beat, began),
+            Ok(beat) => self.heard(&beat, desk_life, began),
             Err(Error::Fenced) => self.persist.look_again(),
             Err(error) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
@@ -125,16 +135,14 @@ impl Beats {
     }
 
     /// Limits are divided among those that live; see `tidegate_core::schedule`.
-    fn divide(&mut self, beat: &Beat) {
-        let Some(rank) = beat.rank() else { return };
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let share = Share { rank: count(rank), replicas: count(beat.replicas.len()) };
-        self.flock = flock(beat.replicas.iter().map(|replica| replica.incarnation));
-        let mut released = self.desk.propose(share);
-        let obeyed = beat.replicas.iter().map(|replica| replica.load.obeys);
-        if is_agreed(self.flock, obeyed, beat.expired.len()) {
-            released.extend(self.desk.agree());
-        }
+    fn divide(&mut self, beat: &Beat, desk_life: u64) {
+        let fellows: Vec<Fellow<'_>> = beat.replicas.iter().map(Replica::fellow).collect();
+        let Some(parting) = divide(beat.incarnation, &fellows, beat.expired.len()) else {
+            self.flock = 0;
+            return;
+        };
+        let released = self.desk.divide(desk_life, &parting);
+        self.flock = parting.flock;
         if !released.is_empty() {
             self.persist.release(released);
             self.lookout.tell_to_look();
@@ -167,7 +175,7 @@ impl Beats {
         }
     }
 
-    fn heard(&mut self, beat: &Beat, began: Duration) {
+    fn heard(&mut self, beat: &Beat, desk_life: u64, began: Duration) {
         if std::mem::take(&mut self.has_failed) {
             tracing::info!("the store hears this process again");
         }
@@ -180,7 +188,7 @@ impl Beats {
         }
         self.note_weakness(beat);
         self.vigil.beat(began, round_trip, beat.now);
-        self.divide(beat);
+        self.divide(beat, desk_life);
         self.count += 1;
         if self.standing.meet(beat) || self.count.is_multiple_of(LOOK_EVERY_BEATS) {
             self.lookout.report(News::everything());

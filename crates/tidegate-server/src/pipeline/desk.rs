@@ -18,7 +18,7 @@ use tidegate_core::schedule::{
 };
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::Grant;
-use tidegate_store::{Claim, Committed, Load, Refill, Room};
+use tidegate_store::{Claim, Committed, Refill, Room};
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
@@ -424,12 +424,6 @@ impl Desk {
     pub fn ring(&self) {
         self.work.notify_one();
         self.appetite.notify_one();
-    }
-
-    /// How busy it is.
-    pub fn load(&self) -> Load {
-        let schedule = self.lock();
-        Load { in_flight: schedule.in_flight() as u64, queued: schedule.queued() as u64, ..Load::default() }
     }
 
     /// Attempts under way.

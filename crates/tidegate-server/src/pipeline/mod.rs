@@ -257,8 +257,9 @@ impl Pipeline {
     /// Stops in order: the unsent goes back, what was sent comes to its end, its results are written.
     pub async fn stop(&self) {
         self.loops.iter().for_each(JoinHandle::abort);
-        self.standing.leave();
         self.persist.release(self.desk.close());
+        // Only now: whoever hears of it relies on nothing being begun here any more.
+        self.standing.leave();
         self.deliver.stop().await;
         self.persist.stop();
         join(&self.persist_loop, "the group commit").await;

@@ -2,7 +2,9 @@
 
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
+use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
+use tokio_postgres::types::ToSql;
 
 use super::connect::FSYNC_OFF;
 use super::db::{Asked, Conn};
@@ -25,31 +27,55 @@ pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incar
     conn.execute("INSERT INTO replicas (incarnation, held) VALUES ($1, '{}')", &[&incarnation]).await?;
     let mark = "INSERT INTO marks SELECT $1, (last_value << 20) - 1, $2 FROM numbers";
     conn.execute(mark, &[&incarnation, &now.as_ms()]).await?;
-    let sql = format!("INSERT INTO beats (incarnation, name, began_at, at) VALUES ($1, $2, $3, {NOW_MS})");
+    // It has no part of any limit before it says more.
+    let sql = format!(
+        "INSERT INTO beats (incarnation, name, began_at, at, divides, busy, leaving)
+         VALUES ($1, $2, $3, {NOW_MS}, 0, '{{}}', false)"
+    );
     conn.execute(&sql, &[&incarnation, &name, &now.as_ms()]).await?;
     Ok(incarnation)
 }
 
-/// Says that this process lives. One that was declared dead does not come back to life by it.
-pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
+/// Writes down that this process lives. One that was declared dead does not come back to life by it.
+async fn say(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<()> {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let sql = format!(
         "UPDATE beats SET at = {NOW_MS}, in_flight = $2, queued = $3, streams = $4, obeys = $5,
-            wall = $6, switches = $7
+            wall = $6, switches = $7, divides = $8, busy = $9, leaving = $10
          WHERE incarnation = $1"
     );
     let (in_flight, queued, streams) = (count(load.in_flight), count(load.queued), count(load.streams));
     let wall = load.wall.map(Timestamp::as_ms);
     let switches = load.switches.map(written_switches);
-    let alive = conn
-        .execute(&sql, &[&incarnation, &in_flight, &queued, &streams, &load.obeys, &wall, &switches])
-        .await?;
+    let (divides, busy, leaving) = match load.stance {
+        Some(Stance { divides, busy, is_leaving }) => (Some(divides), busy, Some(is_leaving)),
+        None => (None, None, None),
+    };
+    let said: [&(dyn ToSql + Sync); 10] = [
+        &incarnation,
+        &in_flight,
+        &queued,
+        &streams,
+        &load.obeys,
+        &wall,
+        &switches,
+        &divides,
+        &busy,
+        &leaving,
+    ];
+    let alive = conn.execute(&sql, &said).await?;
     if alive == 0 {
         return Err(Error::Fenced.into());
     }
+    Ok(())
+}
+
+/// Says that this process lives, and hears who else does.
+pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
+    say(conn, incarnation, load).await?;
     let sql = format!(
         "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall,
-            current_setting('fsync'), switches, coalesce(written, 0)
+            current_setting('fsync'), switches, coalesce(written, 0), divides, busy, coalesce(leaving, false)
          FROM beats b LEFT JOIN replicas USING (incarnation), installation ORDER BY incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
@@ -84,6 +110,11 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
                 obeys: row.get(9),
                 wall: row.get::<_, Option<i64>>(10).map(Timestamp::from_ms),
                 switches: row.get::<_, Option<&str>>(12).map(read_switches),
+                stance: row.get::<_, Option<i64>>(14).map(|divides| Stance {
+                    divides,
+                    busy: row.get(15),
+                    is_leaving: row.get(16),
+                }),
             },
             groups: size(13),
         });

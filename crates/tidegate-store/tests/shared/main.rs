@@ -23,6 +23,7 @@ use schema::Schema;
 use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
+use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
 use tidegate_store::conformance::finished;
 use tidegate_store::postgres::connect::{Session, Target};
@@ -220,6 +221,30 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
     assert!(!dead.has_delivered(to.subscriber, later).await.unwrap());
     assert_eq!(statuses(&send(&dead, &["3"], std::slice::from_ref(&to)).await), [UnitStatus::Accepted]);
     assert_eq!(alive.beat(Load::default()).await.unwrap().replicas.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_process_says_about_limits_reaches_the_others() {
+    let schema = Schema::new();
+    let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
+    let heard = async || two.beat(Load::default()).await.unwrap().replicas[0].load.stance.clone();
+    assert_eq!(heard().await, Some(Stance::default()), "it has just come");
+    let busy = Some(vec![3, 1 << 40]);
+    for said in
+        [Stance { divides: 7, busy, is_leaving: false }, Stance { divides: 0, busy: None, is_leaving: true }]
+    {
+        let load = Load { obeys: 5, stance: Some(said.clone()), ..Load::default() };
+        let own = one.beat(load).await.unwrap();
+        assert_eq!(own.replicas[0].fellow().obeys, 5);
+        assert_eq!(heard().await, Some(said));
+    }
+    // A version that does not know the columns.
+    let older = format!(
+        "UPDATE beats SET divides = NULL, busy = NULL, leaving = NULL WHERE incarnation = {}",
+        one.incarnation()
+    );
+    connect(&schema).await.client.batch_execute(&older).await.unwrap();
+    assert_eq!(heard().await, None);
 }
 
 /// What a process held may be cancelled by another one at the very moment in which it is taken over.

@@ -37,7 +37,8 @@ async fn a_schema_that_waits_for_a_long_reader_keeps_nobody_waiting() {
     let schema = Schema::new();
     drop(schema.open(schema.url(), NOW).await);
     let (reader, other) = (connect(&schema).await, connect(&schema).await);
-    let undo = "ALTER TABLE beats DROP COLUMN switches; DELETE FROM migrations WHERE number = 19";
+    let undo = "ALTER TABLE beats DROP COLUMN divides, DROP COLUMN busy, DROP COLUMN leaving;
+        DELETE FROM migrations WHERE number = 21";
     reader.client.batch_execute(undo).await.unwrap();
     reader.client.batch_execute("BEGIN; LOCK TABLE beats IN ACCESS SHARE MODE").await.unwrap();
     let url = schema.url().to_owned();

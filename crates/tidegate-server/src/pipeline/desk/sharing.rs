@@ -1,11 +1,11 @@
 //! This process among several: which places are its own, and what others send.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
-use tidegate_core::delivery::Job;
 use tidegate_core::id::SubscriberNo;
-use tidegate_core::schedule::{Schedule, Share};
-use tidegate_store::Claim;
+use tidegate_core::schedule::{Parting, Stance};
+use tidegate_store::{Claim, Load};
 
 use super::{Desk, claim};
 
@@ -15,28 +15,32 @@ impl Desk {
         self.lock().stand_by();
     }
 
-    /// The number of processes, or our place among them, has changed. Gives back what waited for places that are no longer
-    /// here.
-    pub fn propose(&self, share: Share) -> Vec<Claim> {
-        self.reshape(|schedule| schedule.propose(share))
+    /// Which life this is, how busy it is, and what it says about its part of all limits, which it divides among `flock`. Whoever
+    /// says that it is leaving has closed the desk before.
+    pub(in super::super) fn speak(&self, flock: i64, is_leaving: bool) -> (u64, Load) {
+        let schedule = self.lock();
+        let busy = schedule.busy(is_leaving);
+        let obeys = if busy.as_ref().is_some_and(Vec::is_empty) { flock } else { 0 };
+        let stance = Some(Stance { divides: flock, busy, is_leaving });
+        let (in_flight, queued) = (schedule.in_flight() as u64, schedule.queued() as u64);
+        let load = Load { in_flight, queued, obeys, stance, ..Load::default() };
+        (self.life.load(Ordering::Relaxed), load)
     }
 
-    /// Everybody obeys what was proposed last.
-    pub fn agree(&self) -> Vec<Claim> {
-        self.reshape(Schedule::agree)
-    }
-
-    fn reshape(&self, change: impl FnOnce(&mut Schedule) -> Vec<Job>) -> Vec<Claim> {
+    /// What a beat of this life said about limits. Gives back what waited for places that are no longer here. Nothing, when
+    /// another life has begun since: what was agreed was agreed with the one before.
+    pub(in super::super) fn divide(&self, life: u64, parting: &Parting) -> Vec<Claim> {
         let mut schedule = self.lock();
-        let released = change(&mut schedule).iter().map(claim).collect();
+        if self.life.load(Ordering::Relaxed) != life {
+            return Vec::new();
+        }
+        let mut released = schedule.propose(parting.share);
+        if let Some(busy) = &parting.agreed {
+            released.extend(schedule.agree(busy));
+        }
         self.ring_if_hungry(schedule);
         self.work.notify_one();
-        released
-    }
-
-    /// Nobody has more under way than what was proposed allows.
-    pub fn obeys(&self) -> bool {
-        self.lock().obeys()
+        released.iter().map(claim).collect()
     }
 
     /// Those of these that others alone send to.

@@ -5,7 +5,7 @@ use tidegate_core::gate::Flow;
 use tidegate_core::lease::BEAT_TTL;
 use tidegate_core::limits::GATE_CLIENTS_MAX;
 use tidegate_core::schedule::breaker::BreakerTerms;
-use tidegate_core::schedule::{Share, Terms};
+use tidegate_core::schedule::{Parting, Share, Stance, Terms};
 use tidegate_core::subscriber::Rate;
 
 use super::*;
@@ -112,15 +112,47 @@ async fn a_probe_of_a_former_life_that_comes_late_gives_back_what_waits_here() {
     let late = desk.pick().expect("a turn");
     assert!(late.turn.is_preparing && late.turn.probe.is_some());
     desk.forget();
-    desk.propose(Share::default());
-    desk.agree();
+    let (life, _) = desk.speak(0, false);
+    desk.divide(life, &alone());
     probe(&clock, &desk, 3, 4).await;
     standing.renew(clock.steady());
     let (next, released) = desk.prepared(late, Arc::new(()));
     let released: Vec<DeliveryNo> = released.iter().map(|claim| claim.delivery).collect();
     // The one that waits is not the one that ended, but nobody can tell: another probe will come.
     assert_eq!((next.is_none(), released), (true, vec![4, 2]));
-    assert_eq!((desk.in_flight(), desk.load().queued), (0, 0));
+    assert_eq!((desk.in_flight(), desk.speak(0, false).1.queued), (0, 0));
+}
+
+/// Everything is ours.
+fn alone() -> Parting {
+    Parting { flock: 1, share: Share::default(), agreed: Some(BTreeSet::new()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_agreed_with_a_former_life_gives_this_one_nothing() {
+    let (clock, _, desk) = desk();
+    let (life, _) = desk.speak(7, false);
+    desk.forget();
+    let terms = Terms { concurrency: 9, rate: None, breaker: None, disable_after: None, gate: None };
+    desk.lock().admit(1, terms, clock.now());
+    desk.divide(life, &alone());
+    assert!(desk.lock().push(job(3), clock.now()).is_err());
+    let (life, _) = desk.speak(7, false);
+    desk.divide(life, &alone());
+    assert!(desk.lock().push(job(3), clock.now()).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_names_all_that_is_under_way() {
+    let (_, _, desk) = desk();
+    let _pick = desk.pick().expect("a turn");
+    let stance = |is_leaving| desk.speak(7, is_leaving).1.stance;
+    assert_eq!(stance(false), Some(Stance { divides: 7, busy: Some(vec![]), is_leaving: false }));
+    desk.close();
+    assert_eq!(stance(true), Some(Stance { divides: 7, busy: Some(vec![1]), is_leaving: true }));
+    assert!(desk.pick().is_none());
+    let (_, load) = desk.speak(7, true);
+    assert_eq!((load.in_flight, load.obeys), (1, 0), "older versions wait for it");
 }
 
 #[tokio::test(start_paused = true)]

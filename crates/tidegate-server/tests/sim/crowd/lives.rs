@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::id::Incarnation;
 use tidegate_core::lease::{BEAT_TIMEOUT, BEAT_TTL, LEASE_MARGIN};
+use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver};
@@ -218,7 +219,9 @@ impl Membership {
         let no = usize::try_from(incarnation).expect("lives are few");
         let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
         let (at, name) = (Timestamp::from_ms(self.lives.now_ms()), String::new());
-        let replica = Replica { incarnation, name, began_at: now, at, load: Load::default(), groups: 0 };
+        // It has no part of any limit before it says more.
+        let load = Load { stance: Some(Stance::default()), ..Load::default() };
+        let replica = Replica { incarnation, name, began_at: now, at, load, groups: 0 };
         self.lives.lock().insert(incarnation, (replica, self.life.t()));
         self.life.renumber(no);
         let t = self.life.t();
