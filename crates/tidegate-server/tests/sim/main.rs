@@ -199,6 +199,12 @@ fn run_shared(seed: u64) -> Outcome {
     judge(seed, &history, || crowd.run())
 }
 
+fn run_joining(seed: u64) -> Outcome {
+    let mut crowd = Crowd::joining(seed).expect("a store can be made");
+    let history = crowd.history.clone();
+    judge(seed, &history, || crowd.run())
+}
+
 fn judge(seed: u64, history: &Histories, run: impl FnOnce() -> anyhow::Result<()>) -> Outcome {
     count_panics();
     let panics = PANICS.with(Cell::get);
@@ -309,12 +315,26 @@ fn promises_hold_among_processes_that_share_a_store() {
 }
 
 #[test]
+fn a_hung_receiver_stops_nobody_else_while_processes_come_and_go() {
+    let count = setting("TIDEGATE_SIM_SHARED", SHARED_DEFAULT);
+    campaign(&Kind {
+        run: run_joining,
+        kept: "",
+        seeds: (count, setting("TIDEGATE_SIM_FROM", 0)),
+        rare_paths: vec!["a receiver that hung while processes came and went"],
+        campaign: SHARED_DEFAULT,
+        option: "--seeds 0 --shared 1",
+    });
+}
+
+#[test]
 fn one_seed_gives_one_history() {
     for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
         repeats(run, seed);
     }
     repeats(run_shared, 1);
     repeats(run_shared, 2);
+    repeats(run_joining, 1);
 }
 
 fn repeats(run: fn(u64) -> Outcome, seed: u64) {

@@ -7,6 +7,7 @@
 //!
 //! The rules are those of every world, over all processes together; beside them, nobody sends what is not its own (`history`).
 
+mod joining;
 mod lives;
 mod plan;
 mod process;
@@ -24,6 +25,7 @@ use super::history::Histories;
 use super::plan::{Act, END_T, Plan};
 use super::rest::unrest;
 use super::world::{REST_MS, START_MS, STOP_MS, fresh_dir};
+use joining::Joining;
 use lives::Lives;
 pub(crate) use lives::Membership;
 use plan::Trouble;
@@ -52,6 +54,9 @@ pub(crate) struct Crowd {
     dice: Dice,
     /// When the store's clock jumped, and by how much.
     jumps: Vec<(i64, i64)>,
+    troubles: Vec<(i64, Trouble)>,
+    /// A receiver hangs meanwhile.
+    joining: Option<Joining>,
 }
 
 /// A place for a process.
@@ -67,29 +72,51 @@ struct Seat {
 impl Crowd {
     /// The crowd of a seed, not yet running.
     pub(crate) fn new(seed: u64) -> anyhow::Result<Self> {
+        let plan = Plan::shared(seed);
+        let troubles = plan::troubles(seed, &plan);
+        Self::with(plan, troubles, &vec![0; plan::seats(seed)], plan::weakness(seed))
+    }
+
+    /// One in which processes come and go while a receiver hangs.
+    pub(crate) fn joining(seed: u64) -> anyhow::Result<Self> {
+        let joining = Joining::new(seed);
+        let mut crowd = Self::with(joining::plan(seed), joining.troubles.clone(), &joining.starts, None)?;
+        crowd.joining = Some(joining);
+        Ok(crowd)
+    }
+
+    fn with(
+        plan: Plan,
+        troubles: Vec<(i64, Trouble)>,
+        starts: &[i64],
+        weakness: Option<(i64, i64)>,
+    ) -> anyhow::Result<Self> {
+        let seed = plan.seed;
         let (dir, history) = (fresh_dir(seed), Histories::default());
         history.lock().apart_ms = CLOCKS_APART_MS;
         let now = Timestamp::from_ms(START_MS);
         let store = SqliteStore::open(&dir, &seed.to_le_bytes(), now, Calls::Inline)?;
-        let lives = Lives::new(store, history.clone(), START_MS, plan::weakness(seed));
+        let lives = Lives::new(store, history.clone(), START_MS, weakness);
         let clock = Arc::clone(&lives);
         Ok(Self {
-            plan: Arc::new(Plan::shared(seed)),
+            plan: Arc::new(plan),
             history,
             dir,
             t: 0,
             lives,
             hub: Hub::timed(Box::new(move || clock.now_ms() * 1_000)),
-            seats: (0..plan::seats(seed)).map(|_| Seat::default()).collect(),
+            seats: starts.iter().map(|t| Seat { starts_at: *t, ..Seat::default() }).collect(),
             dice: Dice::new(seed, "seats"),
             jumps: Vec::new(),
+            troubles,
+            joining: None,
         })
     }
 
     /// Runs the plan to its end.
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
         let (plan, mut acts, mut troubles) = (Arc::clone(&self.plan), 0, 0);
-        let all = plan::troubles(plan.seed, &plan);
+        let all = self.troubles.clone();
         while self.t < END_T {
             while let Some((_, trouble)) = all.get(troubles).filter(|(t, _)| *t <= self.t) {
                 self.befall(*trouble);
@@ -235,6 +262,9 @@ impl Crowd {
             return self.history.lock().violation("nobody is left".to_owned());
         };
         process.check();
+        if let Some(joining) = &self.joining {
+            joining.check(&mut self.history.lock());
+        }
         self.clocks_agree();
     }
 
