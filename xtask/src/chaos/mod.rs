@@ -40,6 +40,8 @@ pub(crate) enum Chaos {
     Neighbours(neighbours::Neighbours),
     /// Put three processes that share PostgreSQL and Redis under faults
     Replicas(replicas::Replicas),
+    /// Let a process join and another leave while a receiver hangs
+    Joining(replicas::joining::Joining),
     /// Kill processes that share windows, one after the other
     Folds(replicas::folds::Folds),
     /// Kill processes that count the same events, and put deadlocks in their way
@@ -59,6 +61,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
+        Chaos::Joining(args) => replicas::joining::run(args),
         Chaos::Folds(args) => replicas::folds::run(args),
         Chaos::Counters(args) => replicas::counters::run(args),
         Chaos::Gate(args) => replicas::gate::run(args),

@@ -9,6 +9,7 @@ mod cluster;
 pub(crate) mod counters;
 pub(crate) mod folds;
 pub(crate) mod gate;
+pub(crate) mod joining;
 mod nemesis;
 mod producers;
 mod receivers;
@@ -152,6 +153,7 @@ pub(crate) fn short() -> Result<String> {
         let plan = Plan { binary, span, faults, sabotage: Some(sabotage) };
         timed(format!("without {}", sabotage.name()), plan)?;
     }
+    told.push(joining::short(&mut services)?);
     told.push(gate::short(&mut services)?);
     told.push(folds::short(&mut services)?);
     told.push(counters::short(&mut services, &sabotaged)?);
