@@ -52,6 +52,7 @@ pub mod retry_after;
 
 pub mod retry;
 
+pub mod jumps;
 pub mod retention;
 
 pub mod key;

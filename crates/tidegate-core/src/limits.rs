@@ -433,3 +433,13 @@ pub const REBUILD_LAST_MAX: usize = 2_000;
 pub const AUDIT_CELLS_MAX: usize = 2_000_000;
 /// How long an event may wait to be counted.
 pub const OBSERVE_INTERVAL_MAX: Duration = Duration::from_hours(1);
+
+/// A clock that moves further than this by itself has jumped: more than what a late start of NTP or a slow machine explains.
+pub const CLOCK_JUMP_MAX: Duration = Duration::from_hours(1);
+/// How long a clock must stay where it has jumped to before others follow it: longer than an error of some seconds.
+pub const CLOCK_SETTLES_AFTER: Duration = Duration::from_mins(1);
+/// How long retention removes nothing after a jump, on a steady clock: time for somebody to read the warning.
+pub const REMOVAL_WAIT_MAX: Duration = Duration::from_hours(24);
+/// A process that starts waits for one part in so many of the time since its store was last written to. So one that runs for an
+/// hour a day still removes something, and one that finds a month has passed waits for the whole time.
+pub const REMOVAL_WAIT_PER_GAP: u32 = 24;

@@ -5,18 +5,24 @@
 //! what is due nor makes anything due twice, and a step forward makes due what is due. [`Clock::wall`] is for
 //! signatures, which receivers compare with their own wall clocks.
 //!
+//! A time that is suddenly far ahead is followed when it has lasted for a while, and what removes data goes by
+//! [`Clock::removes_by`], which trusts no time that has just jumped; see `tidegate_core::jumps`.
+//!
 //! Processes that share a store share its clock: then [`Clock::now`] is moved by what the store shows ([`Clock::follow`])
 //! and the machine's own wall clock has no part in it. One that is ahead does not go back either: it runs slowly until it is
 //! right.
 //!
 //! In simulation both are driven by tokio's paused time, so timers and clock are one hand.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+use tidegate_core::jumps::{Jumps, wait_at_start};
+use tidegate_core::limits::CLOCK_JUMP_MAX;
 use tidegate_core::time::Timestamp;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Wall clocks are adjusted by a little all the time; a jump is more than this.
@@ -48,6 +54,11 @@ struct Inner {
     /// In simulation: how far the wall clock has been moved.
     wall_moved_ms: Option<AtomicI64>,
     is_behind: AtomicBool,
+    jumps: Mutex<Jumps>,
+    /// What the clock that leads showed when it was last seen; `i64::MIN` before that.
+    leader_ms: AtomicI64,
+    /// Rings when the wall or the clock that leads has jumped far.
+    bell: Notify,
 }
 
 impl Clock {
@@ -60,7 +71,23 @@ impl Clock {
                 "the wall clock is behind what the store has seen"
             );
         }
-        Self::anchored(wall_ms.max(latest.as_ms()), false, None)
+        let clock = Self::anchored(wall_ms.max(latest.as_ms()), false, None);
+        clock.start_after(latest);
+        clock
+    }
+
+    /// Compares with the latest time in the store, at the start of a process.
+    pub fn start_after(&self, latest: Timestamp) {
+        // From here on it is seen to jump.
+        self.check();
+        let wait = wait_at_start(self.earlier(), latest);
+        if !wait.is_zero() {
+            tracing::warn!(
+                seconds = wait.as_secs(),
+                "the clock and the latest time in the store lie far apart: retention removes nothing for a while"
+            );
+            self.wait_to_remove(wait);
+        }
     }
 
     /// A clock that starts at `start` and is led by the store's from then on.
@@ -87,6 +114,9 @@ impl Clock {
             is_led,
             wall_moved_ms,
             is_behind: AtomicBool::new(false),
+            jumps: Mutex::default(),
+            leader_ms: AtomicI64::new(i64::MIN),
+            bell: Notify::new(),
         }))
     }
 
@@ -115,8 +145,10 @@ impl Clock {
         if self.0.is_led {
             return;
         }
-        let ahead_ms = self.wall().as_ms() - self.now().as_ms();
-        if ahead_ms > JUMP_MS {
+        let wall = self.wall();
+        self.see(wall);
+        let ahead_ms = wall.as_ms() - self.now().as_ms();
+        if ahead_ms > JUMP_MS && self.may_follow(ahead_ms) {
             tracing::warn!(ahead_ms, "the wall clock jumped forward: following it");
             self.0.anchor_ms.fetch_add(ahead_ms, Ordering::Relaxed);
             if let Some(moved) = &self.0.wall_moved_ms {
@@ -130,9 +162,70 @@ impl Clock {
         self.0.is_behind.store(is_behind, Ordering::Relaxed);
     }
 
+    /// The wall, or the clock that leads, shows this.
+    fn see(&self, shown: Timestamp) {
+        let Some(jump_ms) = self.jumps().see(self.steady(), shown) else { return };
+        tracing::warn!(
+            jump_ms,
+            "the clock jumped: retention removes nothing for a day, so that a wrong time removes nothing"
+        );
+        self.0.bell.notify_one();
+    }
+
+    /// A time that is far ahead may be an error that is over in a moment, and there is no way back from it.
+    fn may_follow(&self, ahead_ms: i64) -> bool {
+        let is_far = Duration::from_millis(ahead_ms.unsigned_abs()) > CLOCK_JUMP_MAX;
+        !is_far || self.jumps().is_settled(self.steady())
+    }
+
+    /// The clock that leads shows this.
+    pub fn heard(&self, shown: Timestamp) {
+        self.0.leader_ms.store(shown.as_ms(), Ordering::Relaxed);
+        self.see(shown);
+    }
+
+    /// The earlier of this clock and the wall, or the clock that leads as it was last heard.
+    pub fn earlier(&self) -> Timestamp {
+        let shown = match self.0.leader_ms.load(Ordering::Relaxed) {
+            _ if !self.0.is_led => self.wall(),
+            i64::MIN => self.now(),
+            leader_ms => Timestamp::from_ms(leader_ms),
+        };
+        self.now().min(shown)
+    }
+
+    /// The time by which what is old may be removed; none for a while after a clock jumped.
+    pub fn removes_by(&self) -> Option<Timestamp> {
+        self.check();
+        let earlier = self.earlier();
+        self.jumps().removes_by(self.steady(), self.now(), earlier)
+    }
+
+    /// For how long nothing may be removed yet.
+    pub fn removal_wait(&self) -> Duration {
+        self.jumps().left(self.steady())
+    }
+
+    /// Nothing may be removed for at least this long.
+    pub fn wait_to_remove(&self, wait: Duration) {
+        self.jumps().wait(self.steady(), wait);
+    }
+
+    /// Returns when the wall, or the clock that leads, has jumped far. For one task.
+    pub async fn jumped(&self) {
+        self.0.bell.notified().await;
+    }
+
+    fn jumps(&self) -> MutexGuard<'_, Jumps> {
+        self.0.jumps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The clock that is followed shows so much more than this one. Forward at once; back by standing still, for
     /// [`STILL_MAX_MS`] at a time: it never goes back, and what is due must not wait for long.
     pub fn follow(&self, correction_ms: i64) {
+        if correction_ms > 0 && !self.may_follow(correction_ms) {
+            return;
+        }
         let is_behind = correction_ms < -JUMP_MS;
         if correction_ms.abs() > JUMP_MS && !(is_behind && self.0.is_behind.load(Ordering::Relaxed)) {
             tracing::warn!(correction_ms, "the clock of the store and this one differ");
@@ -161,7 +254,12 @@ impl Clock {
     /// Sleeps until `at`, or for a minute if that is earlier: callers look at what is due and sleep again.
     pub async fn doze_until(&self, at: Timestamp) {
         self.check();
-        self.pause(at.since(self.now()).min(SLEEP_MAX)).await;
+        self.doze(at.since(self.now())).await;
+    }
+
+    /// Sleeps for this long, or for a minute if that is less.
+    pub async fn doze(&self, duration: Duration) {
+        self.pause(duration.min(SLEEP_MAX)).await;
         self.check();
     }
 
@@ -232,6 +330,70 @@ mod tests {
         clock.check();
         assert_eq!(clock.now(), START.plus(Duration::from_secs(3600)), "scheduling never goes back");
         assert_eq!(clock.wall(), START, "signatures carry what receivers see");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_that_is_far_ahead_for_a_moment_is_not_followed() {
+        let (clock, far_ms, second) = (Clock::simulated(START), 40 * 24 * 3_600_000, Duration::from_secs(1));
+        clock.check();
+        clock.jump(far_ms);
+        for _ in 0..59 {
+            clock.check();
+            clock.pause(second).await;
+        }
+        assert_eq!(clock.now(), START.plus(59 * second));
+        clock.jump(-far_ms);
+        clock.pause(Duration::from_hours(1)).await;
+        clock.check();
+        assert_eq!(clock.now(), clock.wall(), "it was never wrong");
+        clock.jump(far_ms);
+        clock.check();
+        clock.pause(60 * second).await;
+        clock.check();
+        assert_eq!(clock.now(), clock.wall(), "what lasts is followed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_removes_goes_by_the_earlier_clock_and_waits_for_a_day_after_a_jump() {
+        let (clock, far_ms, day) = (Clock::simulated(START), 40 * 24 * 3_600_000, Duration::from_hours(24));
+        clock.jump(-3_000_000);
+        let behind = |clock: &Clock| Timestamp::from_ms(clock.now().as_ms() - 3_000_000);
+        assert_eq!(clock.removes_by(), Some(behind(&clock)));
+        clock.jump(far_ms);
+        assert_eq!(clock.removes_by(), None, "it is seen by whoever is about to remove something");
+        clock.jumped().await;
+        clock.jump(-far_ms);
+        assert_eq!(clock.removes_by(), None);
+        clock.pause(day - Duration::from_secs(1)).await;
+        assert_eq!(clock.removes_by(), None);
+        clock.pause(Duration::from_secs(1)).await;
+        assert_eq!(clock.removes_by(), Some(behind(&clock)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_led_clock_removes_by_what_it_last_heard() {
+        let (clock, far_ms, second) = (Clock::led(START), 40 * 24 * 3_600_000, Duration::from_secs(1));
+        clock.heard(START);
+        clock.pause(second).await;
+        assert_eq!(clock.removes_by(), Some(START), "which may be a moment ago");
+        clock.heard(Timestamp::from_ms(START.as_ms() + far_ms));
+        clock.follow(far_ms);
+        assert_eq!((clock.now(), clock.removes_by()), (START.plus(second), None), "not yet");
+        clock.heard(START.plus(second));
+        assert_eq!(clock.removes_by(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_compares_with_what_the_store_has_seen() {
+        let hours = Duration::from_hours;
+        for (latest, wait) in [(START, hours(0)), (START.plus(hours(48)), hours(2))] {
+            let clock = Clock::simulated(START);
+            clock.start_after(latest);
+            assert_eq!(clock.removal_wait(), wait);
+            clock.jump(40 * 24 * 3_600_000);
+            clock.check();
+            assert_eq!(clock.removal_wait(), hours(24), "whatever happens next is seen");
+        }
     }
 
     #[tokio::test(start_paused = true)]

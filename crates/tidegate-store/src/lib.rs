@@ -30,6 +30,7 @@ mod sweep;
 mod window;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
@@ -228,8 +229,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// One step of a round of retention, looking at `limit` rows at most: what has been kept long enough expires or goes.
     /// Nothing is removed that a delivery which may still be sent needs, no event that has not been observed while there
-    /// is any metric, and no number is ever used again.
+    /// is any metric, and no number is ever used again. `now` may be earlier than that of other calls.
     async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept>;
+    /// For how long nothing may be swept yet, because a clock jumped: as it was set last, over restarts. Sets it if it is given.
+    async fn sweep_wait(&self, set: Option<Duration>) -> Result<Duration>;
 
     /// Events, newest first.
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>>;

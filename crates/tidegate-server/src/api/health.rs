@@ -11,7 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 use tidegate_core::id::SubscriberNo;
-use tidegate_core::limits::{DEAD_LETTERS_MANY, STUCK_AFTER_MS, TROUBLE_LOOK_EVERY_MS};
+use tidegate_core::limits::{CLOCK_JUMP_MAX, DEAD_LETTERS_MANY, STUCK_AFTER_MS, TROUBLE_LOOK_EVERY_MS};
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Error, StorePart, Vital};
 
@@ -44,6 +44,7 @@ pub(super) async fn readyz(Axum(app): Axum<Arc<App>>, RawQuery(raw): RawQuery) -
     checks.extend(lease(&app));
     checks.extend(redis(&app, is_verbose).await);
     checks.extend(observing(&app));
+    checks.extend(retention(&app));
     // A store that does not answer is not asked what else may be wrong.
     if app.parts.standing.is_heard() {
         checks.extend(looking(&app, is_verbose, now).await);
@@ -269,6 +270,18 @@ fn deliver(app: &App) -> Check {
     Check::new("deliver", app.delivers, State::Degraded, detail, remedy)
 }
 
+/// Only while it waits because a clock jumped, or because the process has just started. A short wait is nothing to worry about.
+fn retention(app: &App) -> Option<Check> {
+    let wait = app.parts.clock.removal_wait();
+    let minutes = wait.as_secs().div_ceil(60);
+    let note =
+        format!("a clock jumped, or nothing was written for long: nothing is removed for {minutes} minutes");
+    let remedy = "see whether the clock is right now, and let its machine follow NTP; a time that is wrong for longer is believed";
+    let check =
+        Check::new("retention", wait <= CLOCK_JUMP_MAX, State::Noted, note.clone(), remedy).noting(note);
+    (minutes > 0).then_some(check)
+}
+
 /// Only for a door with a certificate.
 fn tls(app: &App) -> Option<Check> {
     let is_fine = app.certificate.as_ref()?.is_current();
@@ -416,6 +429,20 @@ mod tests {
         assert!(standing.set_weakness(None));
         assert!(send().await);
         assert_eq!(ready(&stage).await.0, 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retention_that_waits_after_a_jump_is_told() {
+        let stage = Stage::new().await;
+        let clock = &stage.app.parts.clock;
+        clock.check();
+        assert!(ready(&stage).await.1["checks"]["retention"].is_null(), "there is nothing to tell");
+        clock.jump(40 * 24 * 3_600_000);
+        clock.check();
+        let (status, answer) = ready(&stage).await;
+        let check = &answer["checks"]["retention"];
+        assert_eq!((status, &answer["status"], &check["state"]), (200, &"ready".into(), &"degraded".into()));
+        assert!(check["detail"].as_str().is_some_and(|detail| detail.contains("1440 minutes")), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]

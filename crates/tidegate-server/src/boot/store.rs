@@ -62,6 +62,8 @@ async fn shared(
     let round_trip = early.steady().saturating_sub(began);
     let now = beat.now.unwrap_or_else(|| early.now()).plus(round_trip / 2);
     let clock = Clock::led(now.max(store.latest()));
+    clock.heard(now);
+    clock.start_after(store.latest());
     let standing = Standing::shared(&clock);
     standing.renew(began);
     standing.meet(&beat);

@@ -181,6 +181,7 @@ impl Beats {
         }
         let round_trip = self.clock.steady().saturating_sub(began);
         if let Some(theirs) = beat.now {
+            self.clock.heard(theirs);
             self.clock.follow(correction_ms(self.clock.now(), theirs, round_trip));
         }
         if self.standing.renew(began) {

@@ -161,6 +161,8 @@ impl Pipeline {
     async fn start_with(parts: &Parts, loops: &Loops, desk: Desk) -> tidegate_store::Result<Self> {
         let mint = Mint::new(parts.store.salt());
         let desk = Arc::new(desk);
+        let retain = Retain::new(parts);
+        retain.recall().await?;
         let observe = Observe::new(parts);
         let persist = Persist::new(parts, Arc::clone(&desk), Arc::clone(&observe));
         let notices = Notices::new(parts, Arc::clone(&persist));
@@ -191,7 +193,7 @@ impl Pipeline {
             Arc::clone(&observe),
             parts.clock.clone(),
         ));
-        let mut own_loops = vec![follow_loop, tokio::spawn(Retain::new(parts).run())];
+        let mut own_loops = vec![follow_loop, tokio::spawn(retain.run())];
         let mut beat_loop = None;
         if let Some(coordination) = &parts.coordination {
             own_loops.push(loops.deliver.spawn(rates::run(Arc::clone(&desk), Arc::clone(coordination))));

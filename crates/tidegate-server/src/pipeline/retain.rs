@@ -4,6 +4,9 @@
 //! for more than a step. Then it sleeps until the first of what it passed over may be due: a server whose oldest
 //! event is young does nothing here, and what happens meanwhile is due later than that, unless the configuration says
 //! otherwise meanwhile. Of processes that share a store only the one that leads does this.
+//!
+//! What is removed is gone, so a wrong clock must not decide it: the time is [`Clock::removes_by`], and the store keeps for how
+//! long nothing is removed after a jump, so that a restart changes nothing about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +25,8 @@ use crate::standing::Standing;
 const STEP_ROWS: usize = 200;
 /// Between two steps the store belongs to everybody else.
 const STEP_PAUSE: Duration = Duration::from_millis(5);
+/// How often the store is told how much is left of the wait after a jump: a restart repeats that much of it at most.
+const WAIT_KEPT_EVERY: Duration = Duration::from_mins(10);
 
 pub(super) struct Retain {
     store: Arc<dyn Store>,
@@ -44,13 +49,57 @@ impl Retain {
         }
     }
 
-    /// Round after round, for as long as the process lives.
+    /// Waits for as long as a former process would have, and keeps it if this one has found a reason to wait longer. Before
+    /// anything is written: from then on nobody sees any more that the clock and the latest time were far apart.
+    pub(super) async fn recall(&self) -> tidegate_store::Result<()> {
+        let (kept, found) = (self.store.sweep_wait(None).await?, self.clock.removal_wait());
+        self.clock.wait_to_remove(kept);
+        if found > kept {
+            self.store.sweep_wait(Some(found)).await?;
+        }
+        Ok(())
+    }
+
+    /// For as long as the process lives.
     pub(super) async fn run(self) {
+        tokio::join!(self.rounds(), self.keep_waits());
+    }
+
+    /// Keeps that a clock has jumped, whoever leads: the next process would not know.
+    async fn keep_waits(&self) {
+        loop {
+            self.clock.jumped().await;
+            while !self.keep_wait().await {
+                self.clock.pause(STORE_RETRY).await;
+            }
+        }
+    }
+
+    /// Whether it could be kept.
+    async fn keep_wait(&self) -> bool {
+        let kept = self.store.sweep_wait(Some(self.clock.removal_wait())).await;
+        if let Err(error) = &kept {
+            tracing::warn!(%error, "that retention waits after a jump of the clock can not be kept yet");
+        }
+        kept.is_ok()
+    }
+
+    /// Lets the time pass for which nothing is removed.
+    async fn wait(&self) {
+        while !self.clock.removal_wait().is_zero() {
+            self.clock.pause(self.clock.removal_wait().min(WAIT_KEPT_EVERY)).await;
+            self.keep_wait().await;
+        }
+    }
+
+    /// Round after round.
+    async fn rounds(&self) {
         loop {
             self.standing.lead().await;
+            self.wait().await;
             let version = self.rosters.current().version;
             let due = self.round().await;
-            let earliest = self.clock.now().plus(self.terms.round_every());
+            let earliest = self.clock.earlier().plus(self.terms.round_every());
             self.sleep(earliest, || false).await;
             // A type or a metric may be kept for less now.
             self.sleep(due, || self.rosters.current().version != version).await;
@@ -58,20 +107,24 @@ impl Retain {
     }
 
     async fn sleep(&self, until: Timestamp, is_over: impl Fn() -> bool) {
-        while self.clock.now() < until && !is_over() {
-            self.clock.doze_until(until).await;
+        loop {
+            let now = self.clock.earlier();
+            if now >= until || is_over() {
+                return;
+            }
+            self.clock.doze(until.since(now)).await;
         }
     }
 
     /// Says when the next one is worth it.
     async fn round(&self) -> Timestamp {
-        let mut due = self.clock.now().plus(self.terms.shortest());
+        let mut due = self.clock.earlier().plus(self.terms.shortest());
         let mut next = Some(Sweep::BEGIN);
         while let Some(sweep) = next.clone() {
-            if !self.standing.leads() {
-                return self.clock.now();
-            }
-            match self.store.sweep(self.terms, sweep, STEP_ROWS, self.clock.now()).await {
+            let Some(now) = self.clock.removes_by().filter(|_| self.standing.leads()) else {
+                return self.clock.earlier();
+            };
+            match self.store.sweep(self.terms, sweep, STEP_ROWS, now).await {
                 Ok(swept) => {
                     self.metrics.swept(&swept);
                     due = swept.due.map_or(due, |at| due.min(at));

@@ -20,6 +20,7 @@ const TERMS: Retention = Retention {
 
 /// Lets the terms pass one after the other, and looks.
 pub(crate) async fn age(site: &Site) {
+    site.history.lock().is_ageing = true;
     let before = deliveries(site).await;
     site.life.clock.pause(TERMS.undelivered).await;
     sweep(site).await;

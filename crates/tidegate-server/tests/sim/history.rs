@@ -100,6 +100,10 @@ pub(crate) struct History {
     pub(crate) gates: GateTruth,
     /// When the clock was moved.
     pub(crate) jumps: Vec<i64>,
+    /// And by how much.
+    pub(crate) moves: Vec<i64>,
+    /// The run is over, and its remains are removed by a clock that may be wrong.
+    pub(crate) is_ageing: bool,
 }
 
 /// A committed event.

@@ -20,6 +20,7 @@ mod counts;
 mod crowd;
 mod dice;
 mod endings;
+mod far;
 mod folds;
 mod gates;
 mod history;
@@ -62,7 +63,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 58] = [
+const RARE_PATHS: [&str; 59] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -118,6 +119,7 @@ const RARE_PATHS: [&str; 58] = [
     "an endpoint that refused",
     "an event gone under way",
     "an event that passed a fold by",
+    "an hour after a clock was far wrong",
     "an undelivered event expired",
     "an undelivered event expired under way",
     "two folds under way",

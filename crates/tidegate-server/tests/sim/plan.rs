@@ -14,6 +14,7 @@ use super::catalog::{self, Edit};
 use super::consent;
 use super::counts;
 use super::dice::Dice;
+use super::far;
 use super::folds;
 use super::gates::{self, Deed};
 use super::keeping;
@@ -169,6 +170,7 @@ impl Plan {
             gates::plan(seed, &mut planner.plan);
         }
         counts::plan(seed, &mut planner.plan);
+        far::plan(seed, &mut planner.plan.acts);
         planner.plan.acts.sort_by_key(|(t, _)| *t);
         consent::plan(seed, &mut planner.plan.acts);
         planner.plan

@@ -40,7 +40,7 @@ use super::history::{Claimed, Histories, History, JobTruth, Truth};
 use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::{END_T, Plan};
-use super::{arrivals, catalog, consent, endings, gates, windows};
+use super::{arrivals, catalog, consent, endings, far, gates, windows};
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -369,13 +369,15 @@ impl Store for FaultyStore {
         self.enter().await?;
         let limit = limit.min(1 + self.lock_dice().below(20));
         let result = self.inner.sweep(terms, sweep, limit, now).await;
-        if let Ok(swept) = &result
-            && self.life.t() < END_T
-        {
-            self.note_sweep(swept);
+        if let Ok(swept) = &result {
+            self.note_sweep(swept, now);
         }
         self.exit().await;
         result
+    }
+
+    async fn sweep_wait(&self, set: Option<Duration>) -> Result<Duration> {
+        self.inner.sweep_wait(set).await
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

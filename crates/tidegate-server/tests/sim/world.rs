@@ -106,6 +106,7 @@ impl World {
             let start_ms = wall_ms.max(store.latest().as_ms());
             let clock = Clock::simulated(Timestamp::from_ms(start_ms));
             clock.jump(wall_ms - start_ms);
+            clock.start_after(store.latest());
             let life = Arc::new(Life::new(no, clock, self.t));
             let end = tokio::select! {
                 biased;
@@ -181,6 +182,7 @@ impl World {
         wait_until(&life, END_T).await;
         life.set_fuse(None);
         self.rest(&site).await;
+        super::far::pass(&site, &self.plan).await;
         self.stop(&site, 0).await;
         super::checkers::check(&site, &self.plan).await;
         super::ageing::age(&site).await;
@@ -214,6 +216,7 @@ impl World {
         let t = site.life.t();
         let mut history = self.history.lock();
         history.jumps.push(t);
+        history.moves.push(ms);
         history.reach(if ms > 0 { "a clock jump forward" } else { "a clock jump back" });
         history.line(t, format_args!("the wall clock jumps by {ms} ms"));
     }

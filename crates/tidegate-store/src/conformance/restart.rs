@@ -1,5 +1,7 @@
 //! Restart: what was in hand when a process ended is due again under the same id, but not for ever (P2, P3).
 
+use std::time::Duration;
+
 use tidegate_core::delivery::Status;
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retry::Next;
@@ -18,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         incarnations_only_grow,
         the_salt_stays,
         latest_is_never_before_any_row,
+        how_long_sweeping_waits_is_kept,
     ]
 }
 
@@ -115,6 +118,16 @@ async fn the_salt_stays(mut bench: Bench) {
     assert!(!salt.is_empty());
     bench.reopen().await;
     assert_eq!(bench.store().salt(), salt);
+}
+
+async fn how_long_sweeping_waits_is_kept(mut bench: Bench) {
+    let (day, hour) = (Duration::from_hours(24), Duration::from_hours(1));
+    assert_eq!(bench.store().sweep_wait(None).await.unwrap(), Duration::ZERO);
+    for wait in [day, hour, Duration::ZERO, hour] {
+        assert_eq!(bench.store().sweep_wait(Some(wait)).await.unwrap(), wait);
+        bench.reopen().await;
+        assert_eq!(bench.store().sweep_wait(None).await.unwrap(), wait, "over a restart");
+    }
 }
 
 /// A clock that begins before anything written would make due what is not, and put new rows before old ones.

@@ -7,7 +7,7 @@ use tidegate_core::retention::Retention;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 
-use super::bench::{Bench, PROJECT, draft};
+use super::bench::{Bench, PROJECT, draft, statuses};
 use super::{Case, named};
 use crate::{Change, NewJob, Past, RetryOutcome, Selector, StopOutcome, Sweep, Swept, UnitStatus, What};
 
@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         ended_jobs_go,
         numbers_of_what_is_gone_are_not_used_again,
         a_backfill_makes_nothing_of_what_is_gone,
+        a_time_that_jumps_and_comes_back_keeps_order_and_events,
         a_step_is_bounded_and_a_round_ends,
     ]
 }
@@ -90,6 +91,31 @@ async fn nothing_goes_before_its_time(mut bench: Bench) {
     assert_eq!((swept.events, swept.deliveries, swept.expired), (0, 0, 0));
     assert_eq!(swept.due, Some(began.plus(terms().events)), "it says when");
     assert_eq!(swept.oldest_event, Some(began));
+}
+
+/// The order of events is that of their numbers, whatever the clock showed. What came by a time that was ahead goes later.
+async fn a_time_that_jumps_and_comes_back_keeps_order_and_events(mut bench: Bench) {
+    let far_ms = 40 * 24 * 3_600_000;
+    let began = bench.now;
+    bench.send([draft("1")]).await;
+    bench.pass(far_ms);
+    bench.send([draft("2")]).await;
+    for id in ["3", "4"] {
+        bench.now = began;
+        bench.reopen().await;
+        bench.send([draft(id)]).await;
+    }
+    let numbers: Vec<i64> = bench.events(PROJECT).await.into_iter().map(|event| event.seq).collect();
+    assert!(numbers.is_sorted_by(|one, other| one < other), "{numbers:?}");
+    assert_eq!(ids(&bench).await, ["1", "2", "3", "4"]);
+    assert_eq!(round(&bench, 100).await.events, 0);
+    assert_eq!(statuses(&bench.send([draft("1"), draft("2"), draft("3")]).await), [UnitStatus::Duplicate; 3]);
+    bench.pass(far_ms - 24 * 3_600_000);
+    round(&bench, 100).await;
+    assert_eq!(ids(&bench).await, ["2", "3", "4"], "these wait until the time comes that was shown");
+    bench.pass(3 * 24 * 3_600_000);
+    round(&bench, 100).await;
+    assert!(ids(&bench).await.is_empty());
 }
 
 async fn events_go_before_their_deliveries(mut bench: Bench) {

@@ -1,5 +1,7 @@
 //! How long the events of a type are kept, where its declaration says so; and since when events are all there.
 
+use std::time::Duration;
+
 use tidegate_core::id::ProjectNo;
 use tidegate_core::time::Timestamp;
 
@@ -14,6 +16,8 @@ type Name<'a> = (ProjectNo, &'a str, &'a str);
 const SWEPT_UNTIL: &str = "swept_until";
 /// What outlived its period has been looked at up to here; absent when all of it has.
 const KEPT_WALKED: &str = "kept_walked";
+/// For how many milliseconds nothing is swept, because a clock jumped.
+const SWEEP_WAIT: &str = "sweep_wait_ms";
 
 /// Gives a type's events a term of their own, or takes it back.
 pub(super) async fn set(conn: &Conn, name: Name<'_>, keep_ms: Option<i64>) -> Asked<()> {
@@ -41,6 +45,14 @@ pub(super) async fn unset_all(conn: &Conn, project: ProjectNo) -> Asked<()> {
         Some(newest) => walk_again(conn, newest).await,
         None => Ok(()),
     }
+}
+
+/// Sets for how long nothing is swept, if that is given, and says for how long it is.
+pub(super) async fn sweep_wait(conn: &Conn, set: Option<Duration>) -> Asked<Duration> {
+    if let Some(wait) = set {
+        set_number(conn, SWEEP_WAIT, i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)).await?;
+    }
+    Ok(Duration::from_millis(number(conn, SWEEP_WAIT).await?.unwrap_or(0).unsigned_abs()))
 }
 
 /// Events that had a term of their own have none any more, and may lie where the others have been looked at.

@@ -57,6 +57,7 @@ mod plans;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::id::{
@@ -316,6 +317,10 @@ impl Store for PostgresStore {
 
     async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept> {
         Ok(sweep::sweep(&self.pool, &self.shared, terms, sweep, limit, now).await?)
+    }
+
+    async fn sweep_wait(&self, set: Option<Duration>) -> Result<Duration> {
+        Ok(keeping::sweep_wait(&*self.pool.lend().await?, set).await?)
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

@@ -1,7 +1,10 @@
 //! How long the events of a type are kept, where its declaration says so; and since when events are all there.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use tidegate_core::id::ProjectNo;
+use tidegate_core::jumps;
 use tidegate_core::time::Timestamp;
 
 use crate::TypeName;
@@ -14,6 +17,27 @@ type Name<'a> = (ProjectNo, &'a str, &'a str);
 const SWEPT_UNTIL: &str = "swept_until";
 /// Events up to here are gone, or overdue, or of types with terms of their own.
 const WALKED: &str = "events_walked";
+
+/// For how many milliseconds nothing is swept, because a clock jumped.
+const SWEEP_WAIT: &str = "sweep_wait_ms";
+
+/// Sets for how long nothing is swept, if that is given, and says for how long it is.
+pub(super) fn sweep_wait(conn: &Connection, set: Option<Duration>) -> rusqlite::Result<Duration> {
+    if let Some(wait) = set {
+        set_number(conn, SWEEP_WAIT, i64::try_from(wait.as_millis()).unwrap_or(i64::MAX))?;
+    }
+    Ok(Duration::from_millis(number(conn, SWEEP_WAIT)?.unwrap_or(0).unsigned_abs()))
+}
+
+/// A process starts. This comes before the first write that carries its time: after that, the next one can not see that its clock
+/// and the latest time were far apart.
+pub(super) fn wait_at_start(conn: &Connection, now: Timestamp, latest: Timestamp) -> rusqlite::Result<()> {
+    let wait = jumps::wait_at_start(now, latest);
+    if wait > sweep_wait(conn, None)? {
+        sweep_wait(conn, Some(wait))?;
+    }
+    Ok(())
+}
 
 /// Gives a type's events a term of their own, or takes it back.
 pub(super) fn set(tx: &Transaction<'_>, name: Name<'_>, keep_ms: Option<i64>) -> rusqlite::Result<()> {

@@ -51,6 +51,7 @@ mod writer;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::Connection;
@@ -130,6 +131,7 @@ impl SqliteStore {
         open::migrate(&conn)?;
         let mut writer = Writer::start(conn, path.clone(), salt, now)?;
         let latest = writer.latest().map_err(failed)?;
+        keeping::wait_at_start(&writer.conn, now, latest).map_err(failed)?;
         writer.void_claims(now.max(latest)).map_err(failed)?;
         let salt = writer.meta("salt").map_err(failed)?;
         Ok(Self {
@@ -375,6 +377,10 @@ impl Store for SqliteStore {
 
     async fn sweep(&self, terms: Retention, sweep: Sweep, limit: usize, now: Timestamp) -> Result<Swept> {
         self.write(self.calls, move |writer| sweep::sweep(writer, &terms, sweep, limit, now)).await
+    }
+
+    async fn sweep_wait(&self, set: Option<Duration>) -> Result<Duration> {
+        self.write(self.calls, move |writer| keeping::sweep_wait(&writer.conn, set).map_err(failed)).await
     }
 
     async fn events(&self, project: ProjectNo, filter: EventFilter) -> Result<Page<EventRow>> {

@@ -21,6 +21,7 @@ use tidegate_store::coordination::Hub;
 use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 
 use super::dice::Dice;
+use super::far;
 use super::history::Histories;
 use super::plan::{Act, END_T, Plan};
 use super::rest::unrest;
@@ -174,6 +175,7 @@ impl Crowd {
             self.jumps.push((t, ms));
             let mut history = self.history.lock();
             history.jumps.push(t);
+            history.moves.push(ms);
             return history.reach(if ms > 0 { "a clock jump forward" } else { "a clock jump back" });
         }
         let (Trouble::Die { seat, .. }
@@ -225,7 +227,7 @@ impl Crowd {
             if self.t == END_T + REST_MS / 2 {
                 self.set_clock_right();
             }
-            if self.t < next {
+            if self.t < next || self.t < self.calm_since() {
                 continue;
             }
             (next, wait_ms) = (self.t + wait_ms, (wait_ms * 2).min(4_000));
@@ -246,6 +248,12 @@ impl Crowd {
         if back_ms > 0 {
             self.befall(Trouble::Jump { ms: back_ms });
         }
+    }
+
+    /// When retention has had the time to go wrong, if a jump should have led it to.
+    fn calm_since(&self) -> i64 {
+        let far = self.jumps.iter().filter(|(_, ms)| far::is_far(*ms));
+        far.map(|(t, _)| t + far::FOLLOWED_MS).max().unwrap_or(0)
     }
 
     /// How far the store's clock went back, all in all.
@@ -270,14 +278,15 @@ impl Crowd {
 
     /// Everybody goes by the store's clock: forward at once, and back at half the speed.
     fn clocks_agree(&self) {
-        let Some((last, _)) = self.jumps.last() else { return };
+        let Some((last, ms)) = self.jumps.last() else { return };
+        let heard_ms = if far::is_far(*ms) { far::FOLLOWED_MS } else { JUMP_HEARD_MS };
         let listening = self.seats.iter().filter_map(|seat| seat.process.as_ref());
         for process in listening.filter(|process| process.listens()) {
             let passed_ms = self.t - process.heard_since().max(*last);
-            if passed_ms < JUMP_HEARD_MS {
+            if passed_ms < heard_ms {
                 continue;
             }
-            let ahead_max = (self.back_ms() - (passed_ms - JUMP_HEARD_MS) / 2).max(0) + CLOCKS_APART_MS;
+            let ahead_max = (self.back_ms() - (passed_ms - heard_ms) / 2).max(0) + CLOCKS_APART_MS;
             let ahead_ms = process.now_ms() - self.lives.now_ms();
             if !(-CLOCKS_APART_MS..=ahead_max).contains(&ahead_ms) {
                 let text =

@@ -1,6 +1,7 @@
 //! What goes wrong with processes that share a store, decided before the run begins.
 
 use super::super::dice::Dice;
+use super::super::far;
 use super::super::plan::{END_T, Plan};
 
 /// One thing that goes wrong.
@@ -52,6 +53,7 @@ pub(crate) fn troubles(seed: u64, plan: &Plan) -> Vec<(i64, Trouble)> {
         };
         troubles.push((t.min(END_T - 1), trouble));
     }
+    troubles.extend(far::jumps(seed).into_iter().map(|(t, ms)| (t, Trouble::Jump { ms })));
     troubles.sort_by_key(|(t, _)| *t);
     troubles
 }

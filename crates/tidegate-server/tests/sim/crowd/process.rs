@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tidegate_core::limits::CLOCK_JUMP_MAX;
 use tidegate_core::time::Timestamp;
 use tidegate_server::clock::Clock;
 use tidegate_server::standing::Standing;
@@ -50,7 +51,13 @@ impl Process {
         let runtime = runtime.expect("a runtime can be built");
         let clock = {
             let _inside = runtime.enter();
-            Clock::simulated_led(Timestamp::from_ms(lives.now_ms().max(lives.latest_ms())))
+            let (now, latest) = (Timestamp::from_ms(lives.now_ms()), Timestamp::from_ms(lives.latest_ms()));
+            // A time so far ahead was written by a wrong clock, see `tidegate-store/src/postgres/open.rs`.
+            let clock =
+                Clock::simulated_led(if latest.since(now) > CLOCK_JUMP_MAX { now } else { now.max(latest) });
+            clock.heard(now);
+            clock.start_after(latest);
+            clock
         };
         let life = Arc::new(Life::new(0, clock, t));
         let site = Arc::new(OnceLock::new());

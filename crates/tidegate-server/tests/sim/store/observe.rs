@@ -65,8 +65,12 @@ impl FaultyStore {
         self.check_spinning(&mut history, t);
     }
 
-    pub(super) fn note_sweep(&self, swept: &Swept) {
-        let mut history = self.history.lock();
+    pub(super) fn note_sweep(&self, swept: &Swept, now: Timestamp) {
+        let (t, mut history) = (self.life.t(), self.history.lock());
+        far::check_sweep(&mut history, t, now);
+        if t >= END_T {
+            return;
+        }
         if swept.events > 0 {
             history.reach("an event gone under way");
         }

@@ -1,5 +1,7 @@
 //! Opening: durable or not at all (P1), one process at a time, no schema from the future.
 
+use std::time::Duration;
+
 use rusqlite::Connection;
 
 use super::{NOW, check_golden, open};
@@ -39,6 +41,20 @@ fn settings_that_could_lose_a_commit_are_refused() {
     conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).unwrap();
     let text = unusable(db::check_durable(&conn));
     assert!(text.contains("journal_mode=delete") && text.contains("local disk"), "{text}");
+}
+
+/// The first write carries the new time, so the next start finds nothing strange. It must still wait.
+#[tokio::test]
+async fn a_start_by_a_clock_that_is_far_wrong_is_remembered() {
+    let (dir, far) = (Scratch::new(), NOW.plus(Duration::from_hours(40 * 24)));
+    let start = |now| SqliteStore::open(dir.path(), b"salt", now, Calls::Inline).unwrap();
+    drop(start(NOW));
+    for now in [far, far, NOW] {
+        let store = start(now);
+        assert_eq!(store.sweep_wait(None).await.unwrap(), Duration::from_hours(24));
+    }
+    start(far).sweep_wait(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(start(far).sweep_wait(None).await.unwrap(), Duration::ZERO, "it is over");
 }
 
 #[test]
