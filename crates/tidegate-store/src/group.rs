@@ -372,8 +372,8 @@ pub struct Committed {
     pub stepped: Vec<JobNo>,
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
-    /// Deliveries that were to be sealed by a claim that was no longer valid: they must not be sent.
-    pub unsealed: Vec<DeliveryNo>,
+    /// Claims by which something was to be sealed and that were no longer valid: it must not be sent by them.
+    pub unsealed: Vec<Claim>,
     /// Windows that closed.
     pub closed: Vec<ClosedWindow>,
     /// When the next window closes by itself, as far as this process knows.

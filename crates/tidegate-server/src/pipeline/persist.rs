@@ -328,7 +328,7 @@ impl Persist {
             let _ = backfiller.send(());
         }
         // Whoever lost the right to send hears nothing.
-        let sealed = batch.group.seals.iter().map(|seal| !committed.unsealed.contains(&seal.claim.delivery));
+        let sealed = batch.group.seals.iter().map(|seal| !committed.unsealed.contains(&seal.claim));
         for (sealer, _) in batch.sealers.into_iter().zip(sealed).filter(|(_, is_sealed)| *is_sealed) {
             let _ = sealer.send(());
         }

@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
         a_retry_keeps_the_head_at_the_head,
         a_failing_head_holds_its_own_lane_only,
         a_head_that_steps_aside_lets_the_others_pass,
+        results_of_two_claims_of_a_head_in_one_group,
+        only_the_claim_that_holds_lets_a_head_step_aside,
         heads_that_block_step_aside_when_their_owner_says_so,
         the_next_goes_straight_to_memory_if_there_is_room,
         two_of_a_lane_in_one_group_queue_up,
@@ -73,6 +75,41 @@ async fn a_head_that_steps_aside_lets_the_others_pass(mut bench: Bench) {
     let (row, _) = bench.store().delivery(super::bench::PROJECT, late.delivery).await.unwrap().unwrap();
     assert!(row.out_of_order && row.attempts == 1);
     bench.deliver(&late).await;
+}
+
+/// The head of a lane, claimed twice.
+async fn claimed_twice(bench: &Bench, subscriber: SubscriberNo) -> [Job; 2] {
+    let early = bench.claim_one(subscriber).await;
+    bench.release(&early).await;
+    let held = bench.claim_one(subscriber).await;
+    assert_eq!((held.delivery, held.token), (early.delivery, early.token + 1));
+    [early, held]
+}
+
+async fn results_of_two_claims_of_a_head_in_one_group(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for (lane, names, order) in [(7, ["a1", "a2"], [0, 1]), (8, ["b1", "b2"], [1, 0])] {
+        bench.send(laned(subscriber, lane, &names)).await;
+        let jobs = claimed_twice(&bench, subscriber).await;
+        let results = order.map(|which| finished(&jobs[which], Next::Delivered, bench.now));
+        let committed = bench.commit(Group { results: results.into(), ..Group::default() }).await;
+        assert_eq!(committed.stale, 1);
+        assert_eq!(drain(&bench, subscriber).await, names[1..], "its lane goes on");
+    }
+}
+
+async fn only_the_claim_that_holds_lets_a_head_step_aside(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send(laned(subscriber, 7, &["a1", "a2"])).await;
+    let jobs = claimed_twice(&bench, subscriber).await;
+    let later = bench.later(60_000);
+    let failed = jobs.each_ref().map(|job| finished(job, Next::RetryAt(later), bench.now));
+    let [early, held] = failed;
+    let results = vec![Finished { steps_aside: true, ..early }, held];
+    assert_eq!(bench.commit(Group { results, ..Group::default() }).await.stale, 1);
+    let row = bench.row(subscriber, "a1").await;
+    assert!(!row.out_of_order && row.lane.is_some(), "{row:?}");
+    assert!(bench.claim_all(subscriber).await.is_empty(), "it holds its lane");
 }
 
 /// The head of lane 1 has failed twice, those of lanes 2 and 3 once; that of lane 4 is in flight, and one is in no lane.

@@ -1,7 +1,7 @@
 //! Results of attempts: each says what comes next, and only the holder of the claim is heard (P2, P3: fencing).
 
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
-use tidegate_core::delivery::Status;
+use tidegate_core::delivery::{Job, Status};
 use tidegate_core::retry::Next;
 
 use super::bench::{Bench, PROJECT, claim, draft, finished};
@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
         attempts_are_kept_as_they_were,
         a_result_is_heard_once,
         a_result_of_an_earlier_claim_is_refused,
+        results_of_two_claims_in_one_group,
+        a_failure_of_an_earlier_claim_beside_a_later_one,
         a_result_of_an_earlier_life_is_refused,
         a_result_for_nothing_is_refused,
         a_stale_result_does_not_hide_its_neighbours,
@@ -141,6 +143,50 @@ async fn a_result_of_an_earlier_claim_is_refused(bench: Bench) {
     let (row, attempts) = bench.store().delivery(PROJECT, held.delivery).await.unwrap().unwrap();
     assert_eq!((row.status, attempts.len()), (Status::Sending, 0), "nothing of it is written");
     bench.deliver(&held).await;
+}
+
+/// A delivery, claimed twice: both claims.
+async fn claimed_twice(bench: &Bench, subscriber: i64) -> [Job; 2] {
+    let early = bench.claim_one(subscriber).await;
+    bench.release(&early).await;
+    let held = bench.claim_one(subscriber).await;
+    assert_eq!((held.delivery, held.token), (early.delivery, early.token + 1));
+    [early, held]
+}
+
+/// A process that comes back from a long pause may have an attempt of its former life under way beside one of its new
+/// life, and both may end at once.
+async fn results_of_two_claims_in_one_group(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for (id, next, order) in [
+        ("1", Next::Delivered, [0, 1]),
+        ("2", Next::Delivered, [1, 0]),
+        ("3", Next::Exhausted("no".to_owned()), [0, 1]),
+        ("4", Next::Exhausted("no".to_owned()), [1, 0]),
+    ] {
+        bench.send([draft(id).to(subscriber)]).await;
+        let jobs = claimed_twice(&bench, subscriber).await;
+        let nexts = [next, Next::Delivered];
+        let results = order.map(|which| finished(&jobs[which], nexts[which].clone(), bench.now));
+        let committed = bench.commit(Group { results: results.into(), ..Group::default() }).await;
+        assert_eq!((committed.stale, committed.postponed.len()), (1, 0), "{id}");
+        assert_eq!(bench.status(subscriber, id).await, Status::Delivered, "{id}");
+    }
+}
+
+/// What comes next is said by the later claim alone.
+async fn a_failure_of_an_earlier_claim_beside_a_later_one(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for (id, order) in [("1", [0, 1]), ("2", [1, 0])] {
+        bench.send([draft(id).to(subscriber)]).await;
+        let jobs = claimed_twice(&bench, subscriber).await;
+        let at = [bench.later(1_000), bench.later(60_000)];
+        let results = order.map(|which| finished(&jobs[which], Next::RetryAt(at[which]), bench.now));
+        let committed = bench.commit(Group { results: results.into(), ..Group::default() }).await;
+        assert_eq!((committed.stale, committed.postponed), (1, vec![(subscriber, at[1])]), "{id}");
+        let row = bench.row(subscriber, id).await;
+        assert_eq!((row.status, row.attempts, row.due_at), (Status::Retrying, 1, at[1]), "{id}");
+    }
 }
 
 async fn a_result_of_an_earlier_life_is_refused(mut bench: Bench) {

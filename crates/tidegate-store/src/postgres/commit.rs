@@ -314,7 +314,7 @@ impl Writer {
         let concerned: BTreeSet<SubscriberNo> = concerned.chain(routed).collect();
         committed.postponed = concerned.into_iter().map(|subscriber| (subscriber, group.now)).collect();
         // Nothing was sent by these claims: whoever asked to seal them gives them back.
-        committed.unsealed = group.seals.iter().map(|seal| seal.claim.delivery).collect();
+        committed.unsealed = group.seals.iter().map(|seal| seal.claim).collect();
         committed.close_due = folds::next_due(conn).await?;
         if group.close > 0 {
             committed.postponed.extend(deliveries::due(conn).await?);

@@ -2,7 +2,7 @@
 //! [`lanes`].
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -103,8 +103,8 @@ pub(super) fn finished_somehow() -> String {
 impl Results {
     pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
         let mut ordered: Vec<&Finished> = finished.iter().collect();
-        ordered.sort_by_key(|one| one.claim.delivery);
-        // Of two about the same one the first is heard.
+        // Of several about one delivery only the newest claim can hold; of two by one claim the first is heard.
+        ordered.sort_by_key(|one| (one.claim.delivery, Reverse(one.claim.token)));
         ordered.dedup_by_key(|one| one.claim.delivery);
         let mut results = Self { now: now.as_ms(), ..Self::default() };
         for one in ordered {
@@ -178,13 +178,11 @@ impl Results {
     }
 }
 
-/// What the results led to beyond their rows; says in which lanes it is somebody else's turn now.
-pub(super) fn finished(context: &mut Context<'_>, counted: &[DeliveryNo]) -> Lanes {
-    let group = context.group;
-    context.out.stale += (group.results.len() - counted.len()) as u64;
-    let held: BTreeSet<DeliveryNo> = counted.iter().copied().collect();
+/// What the results that counted led to beyond their rows; says in which lanes it is somebody else's turn now.
+pub(super) fn finished(context: &mut Context<'_>, heard: &[&Finished]) -> Lanes {
+    context.out.stale += (context.group.results.len() - heard.len()) as u64;
     let mut touched = Lanes::new();
-    for finished in group.results.iter().filter(|finished| held.contains(&finished.claim.delivery)) {
+    for finished in heard {
         if let Next::RetryAt(at) | Next::PostponedTo(at) = &finished.next {
             context.out.postponed.push((finished.subscriber, *at));
         }

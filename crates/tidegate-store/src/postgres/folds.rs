@@ -429,7 +429,7 @@ const SEAL: &str = "UPDATE windows w SET stage = 2 FROM unnest($2::bigint[], $3:
         AS i(no, delivery, token) JOIN deliveries d ON d.id = i.delivery
     WHERE w.no = i.no AND w.stage IN (1, 2) AND d.fold = w.no AND d.status = 1 AND d.incarnation = $1
         AND d.claims = i.token
-    RETURNING i.delivery";
+    RETURNING i.delivery, i.token";
 
 /// Deliveries begin to leave, if this life still holds them: nothing joins them any more. Their lanes are locked.
 pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -> Asked<()> {
@@ -441,12 +441,12 @@ pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -
     let ids: Vec<DeliveryNo> = seals.iter().map(|seal| seal.claim.delivery).collect();
     let tokens: Vec<i32> = seals.iter().map(|seal| seal.claim.token.cast_signed()).collect();
     let rows = context.conn.rows(SEAL, &[&context.incarnation, &windows, &ids, &tokens]).await?;
-    let sealed: BTreeSet<DeliveryNo> = rows.iter().map(|row| row.get(0)).collect();
+    let sealed: BTreeSet<(DeliveryNo, i32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     for seal in seals {
-        if sealed.contains(&seal.claim.delivery) {
+        if sealed.contains(&(seal.claim.delivery, seal.claim.token.cast_signed())) {
             folding.seal(seal.project, seal.window);
         } else {
-            context.out.unsealed.push(seal.claim.delivery);
+            context.out.unsealed.push(seal.claim);
         }
     }
     Ok(())

@@ -18,6 +18,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn};
 use super::deliveries::{self, CLAIMED};
 use super::write::Context;
+use crate::Finished;
 use crate::sabotage::{self, Line};
 
 /// Lanes of subscribers, in order.
@@ -178,10 +179,9 @@ pub(super) async fn open_all(conn: &Conn, subscriber: SubscriberNo, now: Timesta
 }
 
 /// Deliveries that failed too often leave their lanes to those behind them.
-pub(super) async fn step_aside(context: &Context<'_>, counted: &[DeliveryNo]) -> Asked<()> {
-    let aside = context.group.results.iter().filter(|finished| finished.steps_aside);
-    let mut ids: Vec<DeliveryNo> =
-        aside.map(|finished| finished.claim.delivery).filter(|id| counted.contains(id)).collect();
+pub(super) async fn step_aside(context: &Context<'_>, heard: &[&Finished]) -> Asked<()> {
+    let aside = heard.iter().filter(|finished| finished.steps_aside);
+    let mut ids: Vec<DeliveryNo> = aside.map(|finished| finished.claim.delivery).collect();
     if ids.is_empty() {
         return Ok(());
     }

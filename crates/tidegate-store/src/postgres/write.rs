@@ -5,7 +5,7 @@
 //! decision in between takes the same steps, those that need no answer of each other together.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
 use tokio_postgres::types::ToSql;
@@ -20,7 +20,7 @@ use super::open::CONFIGURATION;
 use super::submit::{Columns, Entry, NUMBERS_MAX, Stamp};
 use super::{admit, configuration, events, jobs};
 use crate::sabotage::{self, Line};
-use crate::{Admission, Claim, Committed, Group, Room};
+use crate::{Admission, Claim, Committed, Finished, Group, Room};
 
 /// The first number of a new block.
 pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
@@ -248,7 +248,10 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
     let met_some = done.taken.as_ref().is_some_and(|taken| taken.len() < columns.entries().len());
     context.repeats = if met_some { REPEATS_EXPECTED } else { context.repeats.saturating_sub(1) };
     match &done.finished {
-        Some(finished) => drop(deliveries::finished(context, finished)),
+        Some(counted) => {
+            let heard = heard(&context.group.results, counted);
+            drop(deliveries::finished(context, &heard));
+        }
         None => context.out.stale += (context.group.results.len() as u64).saturating_sub(done.delivered),
     }
     columns.hand_over(context, done.made, done.block);
@@ -270,6 +273,19 @@ async fn finish(context: &Context<'_>) -> Asked<Vec<DeliveryNo>> {
     Ok(counted)
 }
 
+/// Of all results those that counted: about each of these deliveries the first by its newest claim.
+fn heard<'a>(results: &'a [Finished], counted: &[DeliveryNo]) -> Vec<&'a Finished> {
+    let mut heard: BTreeMap<DeliveryNo, Option<&Finished>> = counted.iter().map(|id| (*id, None)).collect();
+    for one in results {
+        if let Some(best) = heard.get_mut(&one.claim.delivery)
+            && best.is_none_or(|best| best.claim.token < one.claim.token)
+        {
+            *best = Some(one);
+        }
+    }
+    heard.into_values().flatten().collect()
+}
+
 /// Any group: one step after the other.
 async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
@@ -284,8 +300,9 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let mut folding = Folding::new(&book, group.now, context.windows_max, &group.stretch);
     deliveries::freeze(context).await?;
     let counted = finish(context).await?;
-    lanes::step_aside(context, &counted).await?;
-    let touched = deliveries::finished(context, &counted);
+    let heard = heard(&group.results, &counted);
+    lanes::step_aside(context, &heard).await?;
+    let touched = deliveries::finished(context, &heard);
     lanes::let_next_go(context, &touched).await?;
     for (subscriber, since) in &group.streaks {
         configuration::keep_streak(conn, *subscriber, *since).await?;

@@ -195,7 +195,7 @@ pub(super) fn seal(context: &mut Context<'_>, seal: &Seal) -> rusqlite::Result<(
     if context.conn.prepare_cached(IS_HELD)?.exists(claim_values)? {
         context.draft.seal(project, window);
     } else {
-        context.out.unsealed.push(claim.delivery);
+        context.out.unsealed.push(claim);
     }
     Ok(())
 }

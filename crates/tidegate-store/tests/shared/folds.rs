@@ -323,7 +323,7 @@ async fn another_process_goes_on_with_the_windows_of_the_dead() {
         dead.commit(Arc::new(Group { now: later(1_000), seals: seals.clone(), ..Group::default() })).await;
     assert!(matches!(refused, Err(tidegate_store::Error::Fenced)), "{refused:?}");
     let unsealed = commit(&alive, Group { now: later(1_000), seals, ..Group::default() }).await.unsealed;
-    assert_eq!(unsealed, [held[0].delivery], "a claim of another life seals nothing");
+    assert_eq!(unsealed, [claim_of_dead], "a claim of another life seals nothing");
     let mut seen = Vec::new();
     loop {
         let jobs = claim(&alive, subscriber, later(2_000)).await;

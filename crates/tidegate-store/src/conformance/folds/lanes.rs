@@ -5,7 +5,7 @@ use tidegate_core::fold::{ClosedBy, Terms};
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::retry::Next;
 
-use super::super::bench::{Bench, PROJECT, draft, finished, room, submission};
+use super::super::bench::{Bench, PROJECT, claim, draft, finished, room, submission};
 use super::{Case, carried, close, drain, named, open, quiet, seal, told, window};
 use crate::{Change, Claim, Finished, Group, RetryOutcome, Seal, SubscriberUpdate, WindowFilter};
 
@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         what_has_begun_to_leave_takes_nothing,
         a_full_one_waits_and_the_next_queues_behind_it,
         only_who_holds_a_delivery_can_seal_it,
+        two_claims_of_a_delivery_ask_to_seal_it_at_once,
         what_is_given_back_takes_what_comes,
         the_first_that_goes_ahead_stays_ahead_in_its_lane,
         lanes_are_served_in_the_order_their_windows_closed,
@@ -112,12 +113,33 @@ async fn only_who_holds_a_delivery_can_seal_it(mut bench: Bench) {
     ] {
         let seals = vec![Seal { project: job.project, window, claim }];
         let committed = bench.commit(Group { seals, ..Group::default() }).await;
-        assert_eq!(committed.unsealed, [claim.delivery]);
+        assert_eq!(committed.unsealed, [claim]);
     }
     bench.reopen().await;
     assert!(!seal(&bench, &job).await, "the life that claimed it is over");
     bench.send([folded("2")]).await;
     assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2")]));
+}
+
+async fn two_claims_of_a_delivery_ask_to_seal_it_at_once(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for (id, order) in [("1", [0, 1]), ("2", [1, 0])] {
+        bench.send([draft(id).folded_in(subscriber, &window(1_000), id, 7)]).await;
+        bench.pass(1_000);
+        close(&bench).await;
+        let early = bench.claim_one(subscriber).await;
+        bench.release(&early).await;
+        let jobs = [early, bench.claim_one(subscriber).await];
+        let claims = jobs.each_ref().map(claim);
+        let seal = |which: usize| Seal {
+            project: PROJECT,
+            window: jobs[which].fold.expect("it is a fold"),
+            claim: claims[which],
+        };
+        let committed = bench.commit(Group { seals: order.map(seal).into(), ..Group::default() }).await;
+        assert_eq!(committed.unsealed, [claims[0]], "{id}");
+        bench.deliver(&jobs[1]).await;
+    }
 }
 
 async fn what_is_given_back_takes_what_comes(mut bench: Bench) {
