@@ -40,6 +40,11 @@ fn keys(entry: &Entry<'_>) -> Vec<Key> {
     entry.routed.unit.events.iter().map(|event| Key::of(entry.project, event)).collect()
 }
 
+/// A unit that names one id twice can not come in.
+fn is_sound(keys: &[Key]) -> bool {
+    keys.iter().collect::<BTreeSet<_>>().len() == keys.len()
+}
+
 /// Whether a unit is there already, and if so, how it compares.
 fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
     for (index, key) in keys(entry).iter().enumerate() {
@@ -83,6 +88,15 @@ fn blank(context: &Context<'_>) -> Vec<Vec<UnitStatus>> {
     submissions.iter().map(|submission| vec![UnitStatus::Gone; submission.units.len()]).collect()
 }
 
+/// All units, in order.
+fn entries(submissions: &[Submission]) -> Vec<Entry<'_>> {
+    let entries = submissions.iter().enumerate().flat_map(|(which, submission)| {
+        let units = submission.units.iter().enumerate();
+        units.map(move |(unit, routed)| Entry { place: (which, unit), project: submission.project, routed })
+    });
+    entries.collect()
+}
+
 /// Any group: in rounds, so that in each round no two units want the same id.
 pub(super) async fn submissions(context: &mut Context<'_>, folding: &mut Folding<'_>) -> Asked<()> {
     let group = context.group;
@@ -93,15 +107,7 @@ pub(super) async fn submissions(context: &mut Context<'_>, folding: &mut Folding
         return ordinary(context, folding, &columns).await;
     }
     let mut answers = blank(context);
-    let mut waiting: Vec<Entry<'_>> = Vec::new();
-    for (which, submission) in group.submissions.iter().enumerate() {
-        let units = submission.units.iter().enumerate();
-        waiting.extend(units.map(|(unit, routed)| Entry {
-            place: (which, unit),
-            project: submission.project,
-            routed,
-        }));
-    }
+    let mut waiting = entries(&group.submissions);
     while !waiting.is_empty() {
         let (now, later) = split(waiting);
         round(context, folding, now, &mut answers).await?;
@@ -230,42 +236,60 @@ async fn take<'a>(
     .await?;
     let mut taken = Vec::new();
     for entry in coming {
-        let keys = keys(entry);
-        let is_sound = keys.iter().collect::<BTreeSet<_>>().len() == keys.len();
         match known(entry, &holders) {
             Some(status) => answers[entry.place.0][entry.place.1] = status,
-            None if is_sound => taken.push(*entry),
+            None if is_sound(&keys(entry)) => taken.push(*entry),
             None => answers[entry.place.0][entry.place.1] = UnitStatus::Conflict,
         }
     }
     Ok(taken)
 }
 
-/// What became of a request whose group was written without an answer: what that group wrote came in with it.
+/// Who has an id, and whether this group gave it.
+pub(super) const HOLDERS_AND_OURS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint,
+        EXISTS (SELECT 1 FROM events e WHERE e.seq = d.event AND e.incarnation = $3 AND e.written = $4)
+    FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
+    CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE key_high = i.high AND key_low = i.low OFFSET 0) d";
+
+/// What became of requests whose group was written without an answer.
 pub(super) async fn read_back(
     conn: &Conn,
-    submission: &Submission,
+    submissions: &[Submission],
     (incarnation, written): (i64, i64),
-) -> Asked<Vec<UnitStatus>> {
-    let mut statuses = Vec::with_capacity(submission.units.len());
-    for (unit, routed) in submission.units.iter().enumerate() {
-        let entry = Entry { place: (0, unit), project: submission.project, routed };
-        let holders = holders(conn, &keys(&entry)).await?;
-        let is_ours = match holders.values().next() {
-            None => false,
-            Some((seq, _)) => {
-                let sql = "SELECT 1 FROM events WHERE seq = $1 AND incarnation = $2 AND written = $3";
-                conn.exists(sql, &[seq, &incarnation, &written]).await?
-            }
-        };
-        statuses.push(match (known(&entry, &holders), &routed.admission) {
-            (Some(_), _) if is_ours => UnitStatus::Accepted,
-            (Some(status), _) => status,
-            (None, Admission::Refused(finding)) => UnitStatus::Quarantined(finding.reason),
-            (None, _) => UnitStatus::Gone,
-        });
+) -> Asked<Vec<Vec<UnitStatus>>> {
+    let entries = entries(submissions);
+    let wanted: BTreeSet<Key> = entries.iter().flat_map(keys).collect();
+    let (high, low): (Vec<i64>, Vec<i64>) = wanted.iter().map(|key| (key.high, key.low)).unzip();
+    let rows = conn.rows(HOLDERS_AND_OURS, &[&high, &low, &incarnation, &written]).await?;
+    let (mut before, mut ours) = (Holders::new(), Holders::new());
+    for row in &rows {
+        let side = if row.get(4) { &mut ours } else { &mut before };
+        side.insert(Key { high: row.get(0), low: row.get(1) }, (row.get(2), fingerprint_from(row.get(3))));
     }
-    Ok(statuses)
+    let mut answers: Vec<Vec<UnitStatus>> =
+        submissions.iter().map(|submission| Vec::with_capacity(submission.units.len())).collect();
+    for entry in &entries {
+        answers[entry.place.0].push(replay(entry, &mut before, &ours));
+    }
+    Ok(answers)
+}
+
+/// Decides about one unit as its group did: `before` has what was there when it was its turn, `ours` what the group wrote
+/// in all. What it wrote comes in with the first unit that has it; later ones meet that one.
+fn replay(entry: &Entry<'_>, before: &mut Holders, ours: &Holders) -> UnitStatus {
+    if let Some(status) = known(entry, before) {
+        return status;
+    }
+    let is_ours = known(entry, ours) == Some(UnitStatus::Duplicate);
+    match &entry.routed.admission {
+        Admission::Refused(finding) => UnitStatus::Quarantined(finding.reason),
+        _ if is_ours => {
+            before.extend(keys(entry).into_iter().filter_map(|key| Some((key, *ours.get(&key)?))));
+            UnitStatus::Accepted
+        }
+        Admission::Granted if !is_sound(&keys(entry)) => UnitStatus::Conflict,
+        Admission::Granted | Admission::Released(_) => UnitStatus::Gone,
+    }
 }
 
 #[cfg(test)]

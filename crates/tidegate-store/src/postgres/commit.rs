@@ -298,10 +298,8 @@ impl Writer {
     async fn adopt(&self, group: &Group, written: i64) -> Asked<Committed> {
         let conn = self.conn.as_ref().expect("a session was just made");
         let mut committed = Committed { jobs: self.claimed_in(written).await?, ..Committed::default() };
-        for submission in &group.submissions {
-            let statuses = admit::read_back(conn, submission, (self.incarnation, written)).await?;
-            committed.submissions.push(Ok(statuses));
-        }
+        let answers = admit::read_back(conn, &group.submissions, (self.incarnation, written)).await?;
+        committed.submissions = answers.into_iter().map(Ok).collect();
         committed.refilled.extend(group.ask_again());
         // A step may have come to nothing, because its job was stopped or its configuration was an old one. Its job's row
         // says so, and is read again before the next step.

@@ -13,6 +13,7 @@ mod repeats;
 #[path = "../harness/schema.rs"]
 mod schema;
 mod stepping;
+mod twins;
 
 use std::sync::Arc;
 use std::time::Duration;

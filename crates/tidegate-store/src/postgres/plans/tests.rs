@@ -37,6 +37,11 @@ fn statements() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("new deliveries", submit::INSERT_NEW_DELIVERIES.to_owned(), &[]),
         ("ids", submit::take_ids(), &[]),
         ("who has an id", admit::HOLDERS.to_owned(), &["dedupe_pkey", "(key_low = i.low)"]),
+        (
+            "who has an id, and whether it is ours",
+            admit::HOLDERS_AND_OURS.to_owned(),
+            &["dedupe_pkey", "(key_low = i.low)", "(seq = d"],
+        ),
         ("events in", submit::insert_events(), &["dedupe_pkey", "(key_low = i.low)"]),
         ("deliveries in", submit::insert_plain(), &["dedupe_pkey", "(key_low = i.low)"]),
         ("deliveries in, with lanes", submit::insert_laned(), &["dedupe_pkey", "deliveries_lane"]),
