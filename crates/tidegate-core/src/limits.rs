@@ -237,6 +237,11 @@ pub const NEWS_SUBSCRIBERS_MAX: usize = 300;
 pub const INGEST_BYTES_IN_FLIGHT_MAX: usize = 128 * 1024 * 1024;
 /// Events of one group commit, after which the next group begins: bounds the wait of its first request.
 pub const GROUP_EVENTS_MAX: usize = 4096;
+/// Rounds in which a group, and then each of its requests alone, is routed again because the configuration moved before it
+/// was written. Beyond them a request is refused: nobody shall wait without end for somebody who changes it all the time.
+pub const STALE_ROUNDS_MAX: u32 = 5;
+/// Parts into which such a group is divided at once: few commits for the many, and one that takes long holds up few.
+pub const STALE_PARTS_MAX: usize = 64;
 
 /// Space on the disk that new events leave unless the operator says otherwise: results, retries and retention need some,
 /// and SQLite's log may grow by as much before it is brought in.

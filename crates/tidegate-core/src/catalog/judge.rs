@@ -1,5 +1,6 @@
 //! Whether a unit is taken, or quarantined and why.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -71,6 +72,38 @@ pub fn judge(catalog: Option<&Catalog>, unit: &Unit, now: Timestamp) -> Option<F
         return Some(future_time(event, now));
     }
     catalog.and_then(|catalog| catalog.judge(unit))
+}
+
+/// The same for a unit that `old` has judged: `before` is what it found. Only what changed since is looked at again.
+pub fn judge_again(
+    (old, new): (Option<&Catalog>, Option<&Catalog>),
+    unit: &Unit,
+    before: Option<Finding>,
+    now: Timestamp,
+) -> Option<Finding> {
+    let latest = now.plus(Duration::from_millis(TIME_AHEAD_MAX_MS));
+    // Of one whose time was too far ahead the catalog was not asked.
+    let was_early = before.as_ref().is_some_and(|finding| finding.reason == Reason::FutureTime);
+    let is_early = unit.events.iter().any(|event| event.time > latest);
+    if was_early || is_early || !is_same_for(unit, old, new) { judge(new, unit, now) } else { before }
+}
+
+/// Whether two catalogs have the same to say about a unit. A type that was not changed is the same in memory.
+fn is_same_for(unit: &Unit, old: Option<&Catalog>, new: Option<&Catalog>) -> bool {
+    let Some(source) = unit.events.first().map(|event| &event.source) else { return true };
+    let mode = |catalog: Option<&Catalog>| catalog.map(|catalog| catalog.mode).unwrap_or_default();
+    if mode(old) != mode(new) {
+        return false;
+    }
+    let old_types = old.and_then(|catalog| catalog.services.get(source));
+    match (old_types, new.and_then(|catalog| catalog.services.get(source))) {
+        (None, None) => true,
+        (Some(old), Some(new)) => unit.events.iter().all(|event| {
+            let (old, new) = (old.get(&event.type_name), new.get(&event.type_name));
+            old.map(Arc::as_ptr) == new.map(Arc::as_ptr)
+        }),
+        _ => false,
+    }
 }
 
 fn future_time(event: &Event, now: Timestamp) -> Finding {

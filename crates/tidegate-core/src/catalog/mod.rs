@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use asyncapi::describe;
 pub use definition::{Definition, Deprecation, check_names};
-pub use judge::{Finding, Reason, judge};
+pub use judge::{Finding, Reason, judge, judge_again};
 pub use parcel::{pack, unpack};
 use schema::Schema;
 

@@ -232,3 +232,63 @@ proptest! {
         prop_assert_eq!(judge(Some(&catalog), &unit, now), judge(Some(&catalog), &unit, now));
     }
 }
+
+/// Types with few definitions, of two services.
+fn any_types() -> impl Strategy<Value = Vec<(&'static str, &'static str, &'static str)>> {
+    let service = prop_oneof![Just("shop"), Just("bar")];
+    let name = prop_oneof![Just("order.paid"), Just("step")];
+    let definition = prop_oneof![Just(PAID), Just("{}"), Just(r#"{"schema":{"type":"object"}}"#)];
+    proptest::collection::vec((service, name, definition), 0..4)
+}
+
+fn any_mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::Open), Just(Mode::Strict)]
+}
+
+fn declare(catalog: &mut Catalog, types: &[(&str, &str, &str)]) {
+    for (service, name, definition) in types {
+        let definition = Definition::parse(definition.as_bytes()).expect("it is a definition");
+        let compiled = EventType::compile(definition, NOW, NOW).expect("it compiles");
+        catalog.put(service, name, Arc::new(compiled));
+    }
+}
+
+proptest! {
+    #[test]
+    fn judging_what_changed_agrees_with_judging_all(
+        (before, after, gone) in (any_types(), any_types(), any_types()),
+        (old_mode, new_mode) in (any_mode(), any_mode()),
+        (has_old, has_new) in (any::<bool>(), any::<bool>()),
+        (ahead_s, passed_s) in (0_u64..180_000, 0_u64..180_000),
+        data in prop_oneof![Just("1"), Just("{}"), Just(r#"{"total":1}"#)],
+    ) {
+        let mut old = Catalog { mode: old_mode, ..Catalog::default() };
+        declare(&mut old, &before);
+        // What is not touched is the same in memory.
+        let mut new = if has_old { old.clone() } else { Catalog::default() };
+        new.mode = new_mode;
+        declare(&mut new, &after);
+        gone.iter().for_each(|(service, name, _)| new.remove(service, name));
+        let (old, new) = (has_old.then_some(&old), has_new.then_some(&new));
+        let at = NOW.plus(std::time::Duration::from_secs(ahead_s));
+        let unit = unit(&format!(
+            r#"{{"id":"e","source":"shop","type":"order.paid","time":"{at}","data":{data},"events":[{{"type":"step"}}]}}"#
+        ));
+        let later = NOW.plus(std::time::Duration::from_secs(passed_s));
+        let found = judge_again((old, new), &unit, judge(old, &unit, NOW), later);
+        prop_assert_eq!(found, judge(new, &unit, later));
+    }
+}
+
+#[test]
+fn a_type_that_has_not_changed_is_not_asked_again() {
+    let old = catalog(Mode::Open, &[("order.paid", PAID)]);
+    let mut new = old.clone();
+    declare(&mut new, &[("shop", "step", "{}"), ("bar", "order.paid", "{}")]);
+    let unit = unit(r#"{"source":"shop","type":"order.paid","data":{"total":1}}"#);
+    // It would say otherwise if it were asked.
+    let before = Some(Finding { reason: Reason::SchemaViolation, detail: "before".to_owned() });
+    assert_eq!(judge_again((Some(&old), Some(&new)), &unit, before.clone(), NOW), before);
+    declare(&mut new, &[("shop", "order.paid", PAID)]);
+    assert_eq!(judge_again((Some(&old), Some(&new)), &unit, before, NOW), None);
+}

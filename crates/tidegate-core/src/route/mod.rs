@@ -32,6 +32,6 @@ pub(crate) use self::path::value_of;
 pub(crate) use self::path::write_value_of;
 pub use self::path::{Path, lane_of};
 pub use self::pattern::Pattern;
-pub use self::router::{Route, Router};
+pub use self::router::{Changes, Route, Router};
 pub use self::view::View;
 pub(crate) use self::written::{Texts, write_json};

@@ -57,6 +57,28 @@ pub struct Router {
     any: Vec<usize>,
 }
 
+/// What changed from one routing table to another.
+#[derive(Clone, Debug, Default)]
+pub struct Changes<'a> {
+    /// Those that are new or have changed.
+    asked: Vec<&'a Subscriber>,
+    /// Those that are gone or have changed, in the order of their numbers.
+    dropped: Vec<SubscriberNo>,
+}
+
+impl Changes<'_> {
+    /// Brings the routes of an event by the old table to where the new one sends it.
+    pub fn apply(&self, event: &Event, routes: &mut Vec<Route>) {
+        routes.retain(|route| self.dropped.binary_search(&route.subscriber).is_err());
+        if self.asked.is_empty() {
+            return;
+        }
+        let view = View::new(event);
+        routes.extend(self.asked.iter().filter_map(|subscriber| subscriber.matches(&view)));
+        routes.sort_by_key(|route| route.subscriber);
+    }
+}
+
 impl Router {
     /// Builds the table.
     pub fn build(mut subscribers: Vec<Arc<Subscriber>>) -> Self {
@@ -92,6 +114,27 @@ impl Router {
             return self.ask(&self.any, event);
         }
         self.ask(&self.candidates(&event.type_name), event)
+    }
+
+    /// What changed since `old`. One that was not changed is the same in memory.
+    pub fn changes_since(&self, old: &Self) -> Changes<'_> {
+        let mut changes = Changes::default();
+        let mut before = old.subscribers.iter().peekable();
+        for now in &self.subscribers {
+            while let Some(gone) = before.next_if(|before| before.no < now.no) {
+                changes.dropped.push(gone.no);
+            }
+            match before.next_if(|before| before.no == now.no) {
+                Some(before) if Arc::ptr_eq(before, now) => {}
+                Some(_) => {
+                    changes.dropped.push(now.no);
+                    changes.asked.push(now);
+                }
+                None => changes.asked.push(now),
+            }
+        }
+        changes.dropped.extend(before.map(|gone| gone.no));
+        changes
     }
 
     fn ask(&self, places: &[usize], event: &Event) -> Vec<Route> {

@@ -1,5 +1,6 @@
 //! Tests of conditions, lanes, judgements and the routing table.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -399,9 +400,51 @@ proptest! {
     }
 
     #[test]
+    fn routing_what_changed_agrees_with_routing_all(
+        before in proptest::collection::vec(any_subscriber(), 0..12),
+        after in proptest::collection::vec(any_subscriber(), 0..12),
+        fates in proptest::collection::vec(0..3, 12),
+        type_name in "(a|b|c)(\\.(a|b)){0,2}",
+        data in any_json(),
+    ) {
+        let event = event(&type_name, &format!(",\"data\":{data}"));
+        let before: BTreeMap<_, _> = before.into_iter().map(|one| (one.no, Arc::new(one))).collect();
+        // Some stay, some go, some change; some come.
+        let mut now: BTreeMap<_, _> = after.iter().map(|one| (one.no, Arc::new(one.clone()))).collect();
+        for (place, (no, one)) in before.iter().enumerate() {
+            match (fates[place], after.get(place)) {
+                (0, _) => now.insert(*no, Arc::clone(one)),
+                (1, Some(other)) => {
+                    let mut changed = other.clone();
+                    changed.no = *no;
+                    now.insert(*no, Arc::new(changed))
+                }
+                _ => now.remove(no),
+            };
+        }
+        let old = Router::build(before.into_values().collect());
+        let new = Router::build(now.into_values().collect());
+        let mut routes = old.route(&event);
+        new.changes_since(&old).apply(&event, &mut routes);
+        prop_assert_eq!(routes, new.route(&event));
+    }
+
+    #[test]
     fn any_text_compiles_or_is_refused(source in "[-!?:()\\[\\]{}'\"a-c.,+*/%&|<>=1-3\\\\ \n]{0,60}") {
         let _ = Condition::compile(&source);
     }
+}
+
+#[test]
+fn who_has_not_changed_is_not_asked_again() {
+    let same = Arc::new(subscriber(1, r#"{"destination":{"url":"https://example.com"}}"#));
+    let another = |no| Arc::new(subscriber(no, r#"{"destination":{"url":"https://example.com"}}"#));
+    let old = Router::build(vec![Arc::clone(&same), another(2), another(3)]);
+    let new = Router::build(vec![same, another(2), another(4)]);
+    // It would say otherwise if it were asked.
+    let mut routes = vec![Route::alone(1, Some(7)), Route::alone(2, Some(7)), Route::alone(3, Some(7))];
+    new.changes_since(&old).apply(&with_data("{}"), &mut routes);
+    assert_eq!(routes, [Route::alone(1, Some(7)), Route::alone(2, None), Route::alone(4, None)]);
 }
 
 #[test]

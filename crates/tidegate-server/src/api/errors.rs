@@ -306,7 +306,7 @@ pub(super) const ERRORS: &[ErrorCode] = &[
     ),
     error(
         "overloaded",
-        "Too much is under way; nothing of the request was accepted.",
+        "Too much is under way, or the configuration changes faster than events can be routed; nothing of the request was accepted.",
         "Send it again after `retry-after` seconds, with the same ids.",
     ),
     error(

@@ -79,7 +79,18 @@ async fn accept(app: &App, request: extract::Request, brought: Option<Carried>) 
     let warnings = ingest.warnings(caller.project, &units);
     match ingest.accept_for(caller.project, units, span).await {
         Ok(receipt) => Ok(answer(&receipt, &warnings)),
-        Err(Unavailable) => Err(store_unavailable(app)),
+        Err(unavailable) => Err(refused_for_now(app, unavailable)),
+    }
+}
+
+/// Why nothing was accepted.
+pub(super) fn refused_for_now(app: &App, why: Unavailable) -> Problem {
+    match why {
+        Unavailable::Store => store_unavailable(app),
+        Unavailable::Configuration => Problem::unavailable(
+            "overloaded",
+            "the configuration changes faster than the events can be routed; nothing was accepted, send it again",
+        ),
     }
 }
 

@@ -14,7 +14,7 @@ use tidegate_core::limits::{QUARANTINE_IDS_MAX, QUARANTINE_UNITS_PER_CALL_MAX, R
 use tidegate_store::{Picked, QuarantineFilter, QuarantineRow, UnitStatus};
 
 use super::auth::Caller;
-use super::events::{status_name, store_unavailable};
+use super::events::{refused_for_now, status_name};
 use super::pages::Pages;
 use super::problem::{Answer, Problem};
 use super::request::{Query, overloaded, parse, read_body};
@@ -109,7 +109,7 @@ pub(super) async fn release(
     let _room = ingest.reserve(REQUEST_BYTES_MAX).ok_or_else(overloaded)?;
     let mut picked = app.parts.store.pick(caller.project, filter).await?;
     let released =
-        ingest.release(caller.project, &mut picked.units).await.map_err(|_| store_unavailable(&app))?;
+        ingest.release(caller.project, &mut picked.units).await.map_err(|why| refused_for_now(&app, why))?;
     let count = |wanted| released.iter().filter(|status| **status == wanted).count();
     let results = picked.units.iter().zip(&released).map(|(row, status)| result(row, status_name(*status)));
     let counts = json!({

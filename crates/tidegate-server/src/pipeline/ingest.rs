@@ -2,14 +2,16 @@
 //!
 //! Refuses before it accepts: what is malformed, and what there is no room for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_core::catalog::judge;
+use tidegate_core::catalog::{judge, judge_again};
 use tidegate_core::event::{Unit, lookup_key};
-use tidegate_core::id::ProjectNo;
+use tidegate_core::id::{ProjectNo, Version};
 use tidegate_core::ingest::{Refusal, Request, decode};
 use tidegate_core::limits::INGEST_BYTES_IN_FLIGHT_MAX;
+use tidegate_core::route::{Changes, Router};
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Admission, QuarantineRow, RoutedUnit, Submission, UnitStatus};
@@ -139,7 +141,7 @@ impl Ingest {
     ) -> Result<Vec<UnitStatus>, Unavailable> {
         let roster = self.rosters.current();
         route(&roster, &mut submission, self.clock.now());
-        let statuses = self.persist.submit(submission, roster.version, span).await?;
+        let statuses = self.persist.submit(submission, roster, span).await?;
         for status in &statuses {
             self.metrics.event(*status);
         }
@@ -161,16 +163,70 @@ pub(super) fn route(roster: &Roster, submission: &mut Submission, now: Timestamp
             let finding = judge(catalog, &unit.unit, now);
             unit.admission = finding.map_or(Admission::Granted, |found| Admission::Refused(Box::new(found)));
         }
-        if matches!(unit.admission, Admission::Refused(_)) {
-            unit.routes = vec![Vec::new(); unit.unit.events.len()];
-            continue;
-        }
-        let routes = unit.unit.events.iter().map(|event| {
-            router.map_or_else(Vec::new, |router| {
-                lanes::skipped(router, event);
-                router.route(event)
-            })
+        route_unit(router.map(|router| &**router), unit);
+    }
+}
+
+/// Decides for every event of a unit who gets it; nobody gets those of one that does not come in.
+fn route_unit(router: Option<&Router>, unit: &mut RoutedUnit) {
+    let router = router.filter(|_| !matches!(unit.admission, Admission::Refused(_)));
+    let routes = unit.unit.events.iter().map(|event| {
+        router.map_or_else(Vec::new, |router| {
+            lanes::skipped(router, event);
+            router.route(event)
+        })
+    });
+    unit.routes = routes.collect();
+}
+
+/// Decides again, by a newer roster, and only about what changed since the last time: everything else stays as it is.
+pub(super) struct Rerouting<'a> {
+    roster: &'a Roster,
+    now: Timestamp,
+    /// By the version before and the project.
+    changes: BTreeMap<(Version, ProjectNo), Changes<'a>>,
+}
+
+impl<'a> Rerouting<'a> {
+    pub(super) fn to(roster: &'a Roster, now: Timestamp) -> Self {
+        Self { roster, now, changes: BTreeMap::new() }
+    }
+
+    /// Brings a submission that `old` has routed to where the new roster sends it.
+    pub(super) fn route(&mut self, old: &Roster, submission: &mut Submission) {
+        let (roster, project) = (self.roster, submission.project);
+        let (router, nobody) = (roster.router(project).map(|router| &**router), Router::default());
+        let changes = self.changes.entry((old.version, project)).or_insert_with(|| match router {
+            Some(router) => router.changes_since(old.router(project).map_or(&nobody, |router| router)),
+            // A project loses its router with the whole installation only.
+            None => Changes::default(),
         });
-        unit.routes = routes.collect();
+        let catalogs = (
+            old.catalog(project).map(|catalog| &**catalog),
+            roster.catalog(project).map(|catalog| &**catalog),
+        );
+        for unit in &mut submission.units {
+            let before = match &unit.admission {
+                Admission::Granted => None,
+                Admission::Refused(finding) => Some((**finding).clone()),
+                Admission::Released(_) => {
+                    change_routes(changes, unit);
+                    continue;
+                }
+            };
+            let was_refused = before.is_some();
+            let finding = judge_again(catalogs, &unit.unit, before, self.now);
+            unit.admission = finding.map_or(Admission::Granted, |found| Admission::Refused(Box::new(found)));
+            match unit.admission {
+                Admission::Granted if !was_refused => change_routes(changes, unit),
+                _ => route_unit(router, unit),
+            }
+        }
+    }
+}
+
+fn change_routes(changes: &Changes<'_>, unit: &mut RoutedUnit) {
+    for (event, routes) in unit.unit.events.iter().zip(&mut unit.routes) {
+        changes.apply(event, routes);
     }
 }

@@ -12,6 +12,7 @@
 //! and written when it works again. Whatever was judged and routed by an old
 //! configuration is judged and routed again before it is written.
 
+mod apart;
 mod crowds;
 mod notes;
 mod patience;
@@ -23,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::id::{SubscriberNo, Version};
-use tidegate_core::limits::CLOSE_WINDOWS_MAX;
+use tidegate_core::id::SubscriberNo;
+use tidegate_core::limits::{CLOSE_WINDOWS_MAX, STALE_ROUNDS_MAX};
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{Coordination, News};
@@ -37,12 +38,12 @@ use self::crowds::Crowds;
 use self::pending::{Batch, Pending, Waiting};
 use super::Parts;
 use super::desk::Desk;
-use super::ingest::route;
+use super::ingest::Rerouting;
 use super::lanes;
 use super::observe::Observe;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::roster::Rosters;
+use crate::roster::{Roster, Rosters};
 use crate::spans::{Ending, Kind, LINKS_MAX, Spans, Value};
 use crate::standing::Standing;
 use crate::watch::Watch;
@@ -54,9 +55,14 @@ const GATHER: Duration = Duration::from_micros(500);
 /// How long the loop waits before it tries a failing store again.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 
-/// The store can not take it now.
+/// It can not be taken now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unavailable;
+pub enum Unavailable {
+    /// The store does not take it.
+    Store,
+    /// The configuration changes faster than it can be routed. Nothing of it was written.
+    Configuration,
+}
 
 /// The group commit.
 pub struct Persist {
@@ -86,6 +92,18 @@ enum Look {
     End,
 }
 
+/// What became of a group.
+enum Written {
+    /// It is written, and everybody is answered.
+    Done,
+    /// The configuration moved in every round.
+    Stale(Box<Batch>),
+    /// The store failed.
+    Failed,
+    /// The same, and nobody will try again.
+    GivenUp,
+}
+
 impl Persist {
     pub(super) fn new(parts: &Parts, desk: Arc<Desk>, observe: Arc<Observe>) -> Arc<Self> {
         Arc::new(Self {
@@ -112,27 +130,27 @@ impl Persist {
         self.is_healthy.load(Ordering::Relaxed)
     }
 
-    /// Writes new events; answers after the commit.
+    /// Writes new events that this roster has routed; answers after the commit.
     pub async fn submit(
         &self,
         submission: Submission,
-        version: Version,
+        roster: Arc<Roster>,
         span: Option<SpanContext>,
     ) -> Result<Vec<UnitStatus>, Unavailable> {
         // It could be lost although it was answered.
         if self.standing.weakness().is_some() {
-            return Err(Unavailable);
+            return Err(Unavailable::Store);
         }
         let (reply, answer) = oneshot::channel();
         {
             let mut pending = self.lock();
             if pending.is_stopping || pending.is_stuck {
-                return Err(Unavailable);
+                return Err(Unavailable::Store);
             }
-            pending.submissions.push(Waiting { submission, version, span, reply });
+            pending.submissions.push(Waiting { submission, roster, span, reply });
         }
         self.wake.notify_one();
-        answer.await.unwrap_or(Err(Unavailable))
+        answer.await.unwrap_or(Err(Unavailable::Store))
     }
 
     /// Writes the result of an attempt, soon.
@@ -160,7 +178,7 @@ impl Persist {
         let (reply, answer) = oneshot::channel();
         self.lock().backfills.push((step, reply));
         self.wake.notify_one();
-        answer.await.map_err(|_| Unavailable)
+        answer.await.map_err(|_| Unavailable::Store)
     }
 
     /// Writes a step of a job; answers after the commit whether it was the next one.
@@ -168,7 +186,7 @@ impl Persist {
         let (reply, answer) = oneshot::channel();
         self.lock().steps.push((step, reply));
         self.wake.notify_one();
-        answer.await.map_err(|_| Unavailable)
+        answer.await.map_err(|_| Unavailable::Store)
     }
 
     /// Commits something, if only nothing, to find out how this process stands.
@@ -185,21 +203,37 @@ impl Persist {
 
     /// The loop.
     pub async fn run(self: Arc<Self>) {
-        while let Some(mut batch) = self.gather().await {
+        while let Some(batch) = self.gather().await {
             self.clock.check();
-            match self.commit(&mut batch).await {
-                Ok(committed) => {
-                    lanes::ready(&self.rosters.current(), &self.store, &committed.closed).await;
-                    let answered = batch.submitters.len();
-                    self.settle(committed, batch);
-                    self.let_gather(answered).await;
+            let written = match self.write(batch, STALE_ROUNDS_MAX).await {
+                Written::Stale(batch) => self.write_apart(*batch).await,
+                written => written,
+            };
+            if matches!(written, Written::GivenUp) {
+                return;
+            }
+        }
+    }
+
+    /// Writes a group and answers, unless the configuration moves in every one of these rounds.
+    async fn write(&self, mut batch: Batch, rounds: u32) -> Written {
+        match self.commit(&mut batch, rounds).await {
+            Ok(committed) => {
+                lanes::ready(&self.rosters.current(), &self.store, &committed.closed).await;
+                let answered = batch.submitters.len();
+                self.settle(committed, batch);
+                self.let_gather(answered).await;
+                Written::Done
+            }
+            Err(Error::Stale { .. }) if !batch.group.submissions.is_empty() => {
+                Written::Stale(Box::new(batch))
+            }
+            Err(error) => {
+                if self.fail(&error, batch) {
+                    return Written::GivenUp;
                 }
-                Err(error) => {
-                    if self.fail(&error, batch) {
-                        return;
-                    }
-                    self.clock.pause(STORE_RETRY).await;
-                }
+                self.clock.pause(STORE_RETRY).await;
+                Written::Failed
             }
         }
     }
@@ -248,9 +282,10 @@ impl Persist {
         Look::Nothing(times.into_iter().flatten().min())
     }
 
-    /// Commits a group, routing it again for as long as the configuration moves under it.
-    async fn commit(&self, batch: &mut Batch) -> Result<Committed, Error> {
+    /// Commits a group, routing it again when the configuration moves under it, in so many rounds.
+    async fn commit(&self, batch: &mut Batch, mut rounds: u32) -> Result<Committed, Error> {
         loop {
+            rounds = rounds.saturating_sub(1);
             self.prepare(batch);
             let group = Arc::new(std::mem::take(&mut batch.group));
             let began = self.clock.elapsed();
@@ -264,7 +299,12 @@ impl Persist {
             }
             batch.group = Arc::unwrap_or_clone(group);
             match result {
-                Err(Error::Stale { .. }) => self.rosters.refresh().await?,
+                Err(error @ Error::Stale { .. }) => {
+                    self.rosters.refresh().await?;
+                    if rounds == 0 {
+                        return Err(error);
+                    }
+                }
                 Err(Error::Fenced) => self.begin_anew().await?,
                 result => return result,
             }
@@ -290,10 +330,11 @@ impl Persist {
     fn prepare(&self, batch: &mut Batch) {
         let roster = self.rosters.current();
         let now = self.clock.now();
-        for (submission, version) in batch.group.submissions.iter_mut().zip(&mut batch.versions) {
-            if *version != roster.version {
-                route(&roster, submission, now);
-                *version = roster.version;
+        let mut rerouting = Rerouting::to(&roster, now);
+        for (submission, routed_by) in batch.group.submissions.iter_mut().zip(&mut batch.rosters) {
+            if routed_by.version != roster.version {
+                rerouting.route(routed_by, submission);
+                *routed_by = Arc::clone(&roster);
             }
         }
         batch.group.now = now;
@@ -322,7 +363,7 @@ impl Persist {
                 tracing::error!(%error, "a submission could not be written");
             }
             // A client that has gone away does not change what was committed.
-            let _ = submitter.send(result.map_err(|_| Unavailable));
+            let _ = submitter.send(result.map_err(|_| Unavailable::Store));
         }
         for backfiller in batch.backfillers {
             let _ = backfiller.send(());

@@ -24,6 +24,7 @@ use super::history::{EventKey, Histories, Told};
 use super::life::Life;
 use super::plan::Act;
 use super::spec::{Content, Spec};
+use super::store::restless::is_any_slow;
 
 /// A running product, as people meet it.
 pub(crate) struct Site {
@@ -136,6 +137,7 @@ impl Site {
         let Ok(units) = self.pipeline.ingest.decode(&request) else {
             return self.history.lock().reach("a request refused");
         };
+        let is_slow = is_any_slow(project, &units);
         let receipt = self.pipeline.ingest.accept(project, units).await;
         let mut history = self.history.lock();
         match receipt {
@@ -147,8 +149,14 @@ impl Site {
                     history.told.push(Told { key, status });
                 }
             }
-            Err(Unavailable) => {
-                history.reach("a request turned away");
+            Err(why) => {
+                if why == Unavailable::Configuration && !is_slow {
+                    history.violation("P8 a request is refused because another one was stale".to_owned());
+                }
+                history.reach(match why {
+                    Unavailable::Store => "a request turned away",
+                    Unavailable::Configuration => "a request that was stale too often",
+                });
                 let t = self.life.t();
                 history.line(t, format_args!("a request is turned away"));
             }

@@ -96,6 +96,7 @@ const RARE_PATHS: [&str; 59] = [
     "a receiver's wish honoured",
     "a replay of one event",
     "a request refused",
+    "a request that was stale too often",
     "a request turned away",
     "a result of a former life refused",
     "a retry by hand",

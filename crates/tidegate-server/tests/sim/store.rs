@@ -7,6 +7,7 @@
 mod faults;
 mod ghosts;
 mod observe;
+pub(crate) mod restless;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +42,7 @@ use super::life::Life;
 use super::notes::{note_result, note_steps};
 use super::plan::{END_T, Plan};
 use super::{arrivals, catalog, consent, endings, far, gates, windows};
+use restless::Restless;
 
 /// Commits in one instant that are still no accident.
 const SPINS_MAX: u32 = 1_000;
@@ -61,6 +63,7 @@ pub(crate) struct FaultyStore {
     pub(crate) flushes: Flushes,
     /// How many windows a project may have, where those are few.
     pub(crate) windows_max: Option<usize>,
+    pub(crate) restless: Restless,
     /// It breaks down at bad moments.
     pub(crate) is_fragile: bool,
     /// Calls take a while.
@@ -72,6 +75,7 @@ impl Store for FaultyStore {
     async fn commit(&self, group: Arc<Group>) -> Result<Committed> {
         self.enter().await.inspect_err(|_| self.life.note_commit(false))?;
         let group = self.haunt(self.repeat(group));
+        self.stir(&group).await;
         let result = match &self.membership {
             Some(membership) => membership.commit(Arc::clone(&group)).await,
             None => self.inner.commit(Arc::clone(&group)).await,
@@ -83,7 +87,7 @@ impl Store for FaultyStore {
                 note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
                 windows::are_few(&self.inner, &self.history, self.windows_max).await;
             }
-            Err(Error::Stale { .. }) => self.history.lock().reach("a stale group rerouted"),
+            Err(Error::Stale { .. }) => self.note_stale(),
             Err(_) => {}
         }
         drop(group);

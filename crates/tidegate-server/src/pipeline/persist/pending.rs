@@ -5,9 +5,10 @@
 //! almost at once; where many come, they wait longer and share a commit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::id::{GateNo, SubscriberNo, Version};
+use tidegate_core::id::{GateNo, SubscriberNo};
 use tidegate_core::limits::GROUP_EVENTS_MAX;
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
@@ -15,6 +16,7 @@ use tidegate_store::{BackfillStep, Claim, Finished, Group, JobStep, Seal, Submis
 use tokio::sync::oneshot;
 
 use super::Unavailable;
+use crate::roster::Roster;
 
 /// Results that are written alone when no event comes along.
 const RESULTS_MAX: usize = 512;
@@ -52,7 +54,7 @@ pub(super) struct Pending {
 
 pub(super) struct Waiting {
     pub(super) submission: Submission,
-    pub(super) version: Version,
+    pub(super) roster: Arc<Roster>,
     pub(super) span: Option<SpanContext>,
     pub(super) reply: oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>,
 }
@@ -62,7 +64,7 @@ pub(super) struct Waiting {
 pub(super) struct Batch {
     pub(super) group: Group,
     /// Per submission, the configuration it was routed by.
-    pub(super) versions: Vec<Version>,
+    pub(super) rosters: Vec<Arc<Roster>>,
     pub(super) submitters: Vec<oneshot::Sender<Result<Vec<UnitStatus>, Unavailable>>>,
     /// Spans of recorded requests.
     pub(super) spans: Vec<SpanContext>,
@@ -115,7 +117,7 @@ impl Pending {
         let fit = fit.count();
         for waiting in self.submissions.drain(..fit) {
             batch.group.submissions.push(waiting.submission);
-            batch.versions.push(waiting.version);
+            batch.rosters.push(waiting.roster);
             batch.spans.extend(waiting.span);
             batch.submitters.push(waiting.reply);
         }

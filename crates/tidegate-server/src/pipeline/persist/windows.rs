@@ -16,7 +16,7 @@ impl Persist {
         let (reply, answer) = oneshot::channel();
         self.lock().seals.push((seal, reply));
         self.wake.notify_one();
-        answer.await.map_err(|_| Unavailable)
+        answer.await.map_err(|_| Unavailable::Store)
     }
 
     /// A window may close at `at`.

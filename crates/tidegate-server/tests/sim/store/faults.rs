@@ -17,6 +17,7 @@ impl FaultyStore {
             zombies: Mutex::default(),
             steps: Mutex::default(),
             flushes: Flushes::new(plan.seed, life.no()),
+            restless: Restless::new(plan.seed),
             is_fragile: plan.is_fragile,
             is_slow: plan.is_slow,
         }

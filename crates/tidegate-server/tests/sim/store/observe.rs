@@ -8,6 +8,7 @@ use super::*;
 
 impl FaultyStore {
     pub(super) fn note_commit(&self, group: &Group, committed: &Committed) {
+        self.note_progress();
         let t = self.life.t();
         let mut history = self.history.lock();
         let life = self.life.no();
