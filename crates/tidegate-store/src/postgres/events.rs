@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ring::digest;
 use tidegate_core::event::Event;
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
-use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -263,7 +263,8 @@ pub(super) async fn backfill(
     )))
 }
 
-/// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows.
+/// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows, and
+/// takes a bounded number of bytes.
 pub(super) async fn scan(
     conn: &Conn,
     project: ProjectNo,
@@ -272,18 +273,20 @@ pub(super) async fn scan(
     limit: usize,
 ) -> Asked<(Seq, Vec<EventRow>)> {
     let mut events = Vec::new();
-    let (mut passed, mut through) = (0, after);
+    let (mut passed, mut taken, mut through) = (0, 0, after);
     while passed < PAGE_ROWS_SCANNED_MAX {
         let count = ROWS_PER_QUESTION.min(PAGE_ROWS_SCANNED_MAX - passed);
         let rows = conn.rows(&after_sql(), &[&through, &until, &(count as i64)]).await?;
         for row in &rows {
-            if events.len() == limit {
+            if events.len() == limit || taken >= STEP_BYTES_MAX {
                 return Ok((through, events));
             }
             passed += 1;
             through = row.get(0);
             if row.get::<_, ProjectNo>(9) == project {
-                events.push(event_row(row));
+                let event = event_row(row);
+                taken += event.body.len();
+                events.push(event);
             }
         }
         if rows.len() < count {

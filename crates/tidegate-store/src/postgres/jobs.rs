@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, Seq, SubscriberNo, WindowNo};
-use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX};
+use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -195,7 +195,12 @@ async fn scan_past(
     after: i64,
     limit: usize,
 ) -> Asked<Scan> {
-    let (through, rows) = past_walk(subscriber, status).go(conn, scope, after, limit).await?;
+    let (mut through, mut rows) = past_walk(subscriber, status).go(conn, scope, after, limit).await?;
+    let within = within(conn, &rows, limit).await?;
+    if within < rows.len() {
+        rows.truncate(within);
+        through = rows.last().map_or(after, |row| row.get(0));
+    }
     let folds: Vec<WindowNo> = rows.iter().filter_map(|row| row.get(3)).collect();
     let mut carried = windows::events(conn, &folds).await?;
     let seqs = rows.iter().flat_map(|row| match row.get::<_, Option<WindowNo>>(3) {
@@ -207,6 +212,33 @@ async fn scan_past(
     let mut found: BTreeMap<Seq, EventRow> = found.into_iter().map(|event| (event.seq, event)).collect();
     let events = seqs.iter().filter_map(|seq| found.remove(seq)).collect();
     Ok(Scan { through, looked: seqs.len() as u64, events, letters: Vec::new() })
+}
+
+/// How many of these deliveries one step takes: the next is taken as long as there is room, whatever it carries. So there is
+/// always one.
+async fn within(conn: &Conn, rows: &[Row], limit: usize) -> Asked<usize> {
+    let folds: Vec<WindowNo> = rows.iter().filter_map(|row| row.get(3)).collect();
+    let alone = rows.iter().filter(|row| row.get::<_, Option<WindowNo>>(3).is_none());
+    let alone: Vec<Seq> = alone.map(|row| row.get(2)).collect();
+    // The size of a body is known without reading it.
+    let alone = ("SELECT seq, 1, octet_length(body)::bigint FROM events WHERE seq = ANY($1)", alone);
+    let folds = ("SELECT no, count, bytes FROM windows WHERE no = ANY($1)", folds);
+    let mut sizes: BTreeMap<i64, (i32, i64)> = BTreeMap::new();
+    for (sql, numbers) in [alone, folds] {
+        let found = conn.rows(sql, &[&numbers]).await?;
+        sizes.extend(found.iter().map(|row| (row.get::<_, i64>(0), (row.get(1), row.get(2)))));
+    }
+    let (mut carried, mut bytes) = (0, 0);
+    for (taken, row) in rows.iter().enumerate() {
+        if carried >= limit || bytes >= STEP_BYTES_MAX {
+            return Ok(taken);
+        }
+        let no: i64 = row.get::<_, Option<WindowNo>>(3).unwrap_or_else(|| row.get(2));
+        let (count, size) = sizes.get(&no).copied().unwrap_or_default();
+        carried += usize::try_from(count).unwrap_or(0);
+        bytes += usize::try_from(size).unwrap_or(0);
+    }
+    Ok(rows.len())
 }
 
 async fn scan_letters(

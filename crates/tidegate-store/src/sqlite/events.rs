@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::event::{Event, Fingerprint, lookup_range};
 use tidegate_core::fold::Member;
 use tidegate_core::id::{ProjectNo, Seq, SubscriberNo};
-use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
+use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
@@ -269,7 +269,8 @@ pub(super) fn backfill(
     )))
 }
 
-/// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows.
+/// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows, and
+/// takes a bounded number of bytes.
 pub(super) fn scan(
     conn: &Connection,
     project: ProjectNo,
@@ -278,17 +279,19 @@ pub(super) fn scan(
     limit: usize,
 ) -> rusqlite::Result<(Seq, Vec<EventRow>)> {
     let mut events = Vec::new();
-    let (mut passed, mut through) = (0, after);
+    let (mut passed, mut taken, mut through) = (0, 0, after);
     let mut statement = conn.prepare_cached(&backfill_sql())?;
     let mut rows = statement.query(params![after, until, PAGE_ROWS_SCANNED_MAX as i64])?;
     while let Some(row) = rows.next()? {
-        if events.len() == limit {
+        if events.len() == limit || taken >= STEP_BYTES_MAX {
             return Ok((through, events));
         }
         passed += 1;
         through = row.get(0)?;
         if row.get::<_, ProjectNo>(9)? == project {
-            events.push(event_row(row)?);
+            let event = event_row(row)?;
+            taken += event.body.len();
+            events.push(event);
         }
     }
     Ok((if passed < PAGE_ROWS_SCANNED_MAX { until } else { through }, events))

@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, SubscriberNo};
-use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX};
+use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
@@ -91,9 +91,9 @@ fn scan_past(
     let mut scan = Scan { through: scope.until, ..Scan::default() };
     let mut statement = conn.prepare_cached(PAST)?;
     let mut rows = statement.query(params![subscriber, after, scope.until, PAGE_ROWS_SCANNED_MAX as i64])?;
-    let (mut passed, mut last) = (0, after);
+    let (mut passed, mut taken, mut last) = (0, 0, after);
     while let Some(row) = rows.next()? {
-        if scan.events.len() >= limit {
+        if scan.events.len() >= limit || taken >= STEP_BYTES_MAX {
             scan.through = last;
             return Ok(scan);
         }
@@ -109,7 +109,9 @@ fn scan_past(
             };
             scan.looked += carried.len() as u64;
             for event in carried {
-                scan.events.extend(events::by_seq(conn, event)?);
+                let event = events::by_seq(conn, event)?;
+                taken += event.as_ref().map_or(0, |event| event.body.len());
+                scan.events.extend(event);
             }
         }
     }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tidegate_core::fold::{ClosedBy, Terms};
 use tidegate_core::id::{DeliveryNo, JobNo, SubscriberNo};
+use tidegate_core::limits::STEP_BYTES_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::super::bench::{Bench, PROJECT, START, draft};
@@ -26,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_job_folds_what_it_replays,
         jobs_side_by_side_fill_one_window_and_a_restart_finds_it,
         a_job_finds_what_folds_carried,
+        a_step_of_a_job_takes_few_folds_at_once,
         a_dead_letter_is_tried_again_as_it_was,
     ]
 }
@@ -356,6 +359,41 @@ async fn a_job_finds_what_folds_carried(mut bench: Bench) {
     assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2 3 4")]));
     let job = start(&bench, "job_3", replays(subscriber, Past::Delivered)).await;
     assert_eq!(run(&bench, job, &terms, 0).await, 3, "a replay is nobody's own delivery");
+}
+
+/// P8: however many deliveries there are, and however much each carries.
+async fn a_step_of_a_job_takes_few_folds_at_once(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let terms = Terms { max_events: 3, ..window(1_000) };
+    let names: Vec<String> = (0..15).map(|n| format!("{n:02}")).collect();
+    bench.send(names.iter().map(|id| draft(id.as_str()).folded(subscriber, &terms, "a"))).await;
+    let jobs = bench.claim_all(subscriber).await;
+    for job in &jobs {
+        bench.deliver(job).await;
+    }
+    let scope = bench.store().scope(PROJECT, replays(subscriber, Past::Delivered), bench.now).await.unwrap();
+    let (mut after, mut found) = (scope.begin, Vec::new());
+    for job in &jobs {
+        let scan = bench.store().scan(scope.clone(), after, 3).await.unwrap();
+        assert_eq!((scan.events.len(), scan.looked), (3, 3));
+        assert!(scan.through == job.delivery || scan.through == scope.until);
+        after = scan.through;
+        found.extend(scan.events.into_iter().map(|event| event.id));
+    }
+    assert_eq!((found, jobs.len()), (names, 5));
+    bench.pass(1_000);
+    let large = Bytes::from(vec![b' '; STEP_BYTES_MAX / 2]);
+    let terms = Terms { max_events: 1, ..terms };
+    bench.send(["x", "y", "z"].map(|id| draft(id).saying(large.clone()).folded(subscriber, &terms, id))).await;
+    for job in &bench.claim_all(subscriber).await {
+        bench.deliver(job).await;
+    }
+    for past in [Past::Delivered, Past::Any] {
+        let scope = bench.store().scope(PROJECT, replays(subscriber, past), bench.now).await.unwrap();
+        let scan = bench.store().scan(scope, after, 9).await.unwrap();
+        let ids: Vec<String> = scan.events.into_iter().map(|event| event.id).collect();
+        assert_eq!(ids, ["x", "y"], "bytes count as well");
+    }
 }
 
 async fn a_dead_letter_is_tried_again_as_it_was(mut bench: Bench) {
