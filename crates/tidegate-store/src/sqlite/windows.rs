@@ -133,25 +133,47 @@ fn walk(
     Ok(())
 }
 
-/// The events of a window, in order; of more than `at_most` those that joined last.
+/// The events of a window, in order, as far as they are kept; of more than `at_most` those that joined last.
 pub(super) fn events(conn: &Connection, no: WindowNo, at_most: usize) -> rusqlite::Result<Vec<Seq>> {
     let last: Option<Seq> = conn
         .prepare_cached("SELECT last FROM windows WHERE no = ?1")?
         .query_row([no], |row| row.get(0))
         .optional()?
         .flatten();
-    let mut events = Vec::new();
+    let (mut events, mut is_whole) = (Vec::new(), true);
     let mut prev = conn.prepare_cached("SELECT prev FROM members WHERE event = ?1 AND window = ?2")?;
     walk(last, |event| {
-        events.push(event);
-        if events.len() == at_most {
+        let Some(prev) = prev.query_row([event, no], |row| row.get(0)).optional()? else {
+            is_whole = false;
             return Ok(None);
-        }
-        prev.query_row([event, no], |row| row.get(0)).optional().map(Option::flatten)
+        };
+        events.push(event);
+        Ok(if events.len() == at_most { None } else { prev })
     })?;
+    if !is_whole {
+        events = conn
+            .prepare_cached(KEPT)?
+            .query_map(params![no, i64::try_from(at_most).unwrap_or(i64::MAX), at_most == usize::MAX], |row| {
+                row.get(0)
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+    }
     events.sort_unstable();
     Ok(events)
 }
+
+/// The members that are left where retention has taken others from between them. What joined as it was accepted was the first, or
+/// came after the window opened and before it left. Only a backfill or a replay brings what lies elsewhere: that is looked for
+/// where all are wanted.
+pub(super) const KEPT: &str = "WITH w AS (SELECT w.no, w.first, max(w.last, coalesce(w.delivery, w.last)) AS high,
+        ?3 AND (w.replay OR s.backfill_until IS NOT NULL) AS is_past
+    FROM windows w JOIN subscribers s ON s.no = w.subscriber WHERE w.no = ?1)
+    SELECT e.seq AS event FROM w JOIN events e ON e.seq = w.first AND e.fold = w.no
+    UNION SELECT e.seq FROM w JOIN events e ON e.seq BETWEEN w.no AND w.high AND e.fold = w.no
+    UNION SELECT m.event FROM w JOIN members_apart m ON m.event = w.first AND m.window = w.no
+    UNION SELECT m.event FROM w JOIN members_apart m ON m.window = w.no
+        AND m.event BETWEEN iif(w.is_past, 0, w.no) AND iif(w.is_past, 0x7fffffffffffffff, w.high)
+    ORDER BY event DESC LIMIT ?2";
 
 pub(super) const LIST: &str = "SELECT w.no, s.id, w.key, w.key_text, w.terms, w.opened_at, w.subscriber
     FROM windows w JOIN subscribers s ON s.no = w.subscriber

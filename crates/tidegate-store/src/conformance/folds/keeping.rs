@@ -7,7 +7,7 @@ use tidegate_core::retry::Next;
 use super::super::bench::{Bench, PROJECT, draft};
 use super::retention::{DELIVERIES, EVENTS, UNDELIVERED, round};
 use super::{Case, carried, close, drain, named, open, route, seal, told, window};
-use crate::{Group, Sweep};
+use crate::{Group, Past, Selector, Sweep, What};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_joins_a_fold_that_expired,
         events_of_the_past_stay_while_they_are_folded,
         ended_windows_go_a_few_at_a_time,
+        what_is_left_of_a_fold_is_found,
     ]
 }
 
@@ -158,4 +159,30 @@ async fn ended_windows_go_a_few_at_a_time(mut bench: Bench) {
         steps += 1;
     }
     assert!(steps >= 3, "{steps} steps");
+}
+
+/// Some of its events are kept longer, because others still wait for them.
+async fn what_is_left_of_a_fold_is_found(mut bench: Bench) {
+    let (subscriber, other) = (bench.subscriber("s").await, bench.subscriber("other").await);
+    let folded = |id: &str| draft(id).folded(subscriber, &window(1_000), "a");
+    let waited_for = |id: &str| draft(id).to(other);
+    let long = |id: &str| {
+        let mut both = folded(id);
+        both.routes.extend(waited_for(id).routes);
+        both
+    };
+    bench.send([long("a"), folded("b"), long("c"), folded("d")]).await;
+    bench.pass(1_000);
+    close(&bench).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.deliver(&job).await;
+    bench.pass(EVENTS);
+    assert_eq!(round(&bench, 100).await.events, 2);
+    let (row, _) = bench.store().delivery(PROJECT, job.delivery).await.unwrap().expect("it is kept");
+    assert_eq!(row.events, ["a", "c"]);
+    let what = What::Replay { subscriber, past: Past::Delivered };
+    let selector = Selector { what, types: Vec::new(), from: None, to: None };
+    let scope = bench.store().scope(PROJECT, selector, bench.now).await.unwrap();
+    let scan = bench.store().scan(scope.clone(), scope.begin, 9).await.unwrap();
+    assert_eq!(scan.events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
 }
