@@ -368,9 +368,10 @@ pub(super) const ANY_UNFINISHED: &str =
             ON d.id >= b.block AND d.id < b.block + 1048576 WHERE d.status = 1 AND d.subscriber = $1)
         OR EXISTS (SELECT 1 FROM replicas r JOIN deliveries d ON d.incarnation = r.incarnation
             WHERE r.held IS NULL AND d.status = 1 AND d.subscriber = $1)
-        OR EXISTS (SELECT 1 FROM windows WHERE subscriber = $1 AND stage < 2)";
+        OR EXISTS (SELECT 1 FROM windows WHERE subscriber = $1 AND stage < 2)
+        OR EXISTS (SELECT 1 FROM subscribers WHERE no = $1 AND backfill_after IS NOT NULL)";
 
-/// Whether anything of a subscriber is still on its way.
+/// Whether anything of a subscriber is still on its way, or may be left to its backfill.
 pub(super) async fn any_unfinished(conn: &Conn, subscriber: SubscriberNo) -> Asked<bool> {
     conn.exists(ANY_UNFINISHED, &[&subscriber]).await
 }

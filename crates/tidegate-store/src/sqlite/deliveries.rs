@@ -311,9 +311,10 @@ pub(super) const ANY_UNFINISHED: &str =
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND status = 0)
         OR EXISTS (SELECT 1 FROM deliveries WHERE subscriber = ?1 AND lane IS NOT NULL AND status < 3)
         OR EXISTS (SELECT 1 FROM deliveries WHERE status = 1 AND +subscriber = ?1)
-        OR EXISTS (SELECT 1 FROM windows WHERE stage < 2 AND subscriber = ?1)";
+        OR EXISTS (SELECT 1 FROM windows WHERE stage < 2 AND subscriber = ?1)
+        OR EXISTS (SELECT 1 FROM subscribers WHERE no = ?1 AND backfill_after IS NOT NULL)";
 
-/// Whether anything of a subscriber is still on its way.
+/// Whether anything of a subscriber is still on its way, or may be left to its backfill.
 pub(super) fn any_unfinished(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
     conn.prepare_cached(ANY_UNFINISHED)?.exists([subscriber])
 }

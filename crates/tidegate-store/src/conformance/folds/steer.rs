@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         deleting_a_subscriber_ends_its_windows,
         a_trace_tells_of_windows_and_deliveries,
         an_order_is_not_changed_while_windows_gather,
+        an_order_is_not_changed_while_events_are_left_to_a_backfill,
     ]
 }
 
@@ -232,5 +233,18 @@ async fn an_order_is_not_changed_while_windows_gather(bench: Bench) {
     let refused = bench.try_change(change.clone()).await;
     assert!(matches!(refused, Err(crate::Error::Unfinished)), "{refused:?}");
     end(&bench, None, None, WindowsEnd::Cancel).await;
+    bench.change(change).await;
+}
+
+async fn an_order_is_not_changed_while_events_are_left_to_a_backfill(bench: Bench) {
+    bench.send([draft("1")]).await;
+    let subscriber = bench.backfilled("s", START).await;
+    bench.send([draft("2").folded_in(subscriber, &window(1_000), "a", 7)]).await;
+    let update = crate::SubscriberUpdate { reorders: true, ..Default::default() };
+    let change = Change::UpdateSubscriber { project: PROJECT, no: subscriber, update };
+    let refused = bench.try_change(change.clone()).await;
+    assert!(matches!(refused, Err(crate::Error::Unfinished)), "{refused:?}");
+    let (step, _) = bench.store().backfill(subscriber, 9).await.unwrap().expect("a past");
+    bench.commit(crate::Group { backfills: vec![step], ..Default::default() }).await;
     bench.change(change).await;
 }
