@@ -278,6 +278,8 @@ pub struct TraceRule {
     pub subscriber_id: String,
     /// The definition in force; absent when the subscriber did not exist yet.
     pub definition: Option<String>,
+    /// A backfill of the subscriber is under way and has not come to the event yet.
+    pub is_behind: bool,
 }
 
 /// How much waits.

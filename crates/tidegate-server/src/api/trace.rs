@@ -141,7 +141,50 @@ fn judge(project: ProjectNo, rule: &TraceRule, event: &Event) -> (&'static str, 
     match subscriber.map(|subscriber| subscriber.judge(&View::new(event))) {
         Ok(Judgement::Unmatched { reason }) => ("unmatched", reason),
         Ok(Judgement::Skipped { reason }) => ("skipped", reason),
+        Ok(Judgement::Matched(route)) if rule.is_behind && route.fold.is_some() && route.lane.is_some() => {
+            (Status::Pending.name(), "it waits behind the backfill of its subscriber".to_owned())
+        }
         Ok(Judgement::Matched { .. }) => ("unmatched", "its delivery is no longer kept".to_owned()),
         Err(problem) => ("unmatched", format!("its definition of that time can not be read: {problem}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tidegate_core::time::Timestamp;
+
+    use super::*;
+
+    fn told(definition: &Value, is_behind: bool) -> (&'static str, String) {
+        let rule = TraceRule {
+            subscriber: 1,
+            subscriber_id: "s".to_owned(),
+            definition: Some(definition.to_string()),
+            is_behind,
+        };
+        let event = Event {
+            id: "e".to_owned(),
+            source: "shop".to_owned(),
+            type_name: "order.paid".to_owned(),
+            subject: None,
+            time: Timestamp::from_ms(0),
+            body: Bytes::from_static(br#"{"data":{"k":1}}"#),
+        };
+        judge(1, &rule, &event)
+    }
+
+    #[test]
+    fn what_is_left_to_a_backfill_is_pending() {
+        let mut definition = serde_json::json!({
+            "name": "s", "destination": {"url": "https://hooks.example/s"},
+            "fold": {"mode": "window"}, "order": {"by": "data.k"},
+        });
+        let (outcome, reason) = told(&definition, true);
+        assert_eq!(outcome, "pending");
+        assert!(reason.contains("backfill"), "{reason}");
+        assert_eq!(told(&definition, false).0, "unmatched", "the backfill has passed it");
+        definition["order"] = serde_json::json!({"by": "none"});
+        assert_eq!(told(&definition, true).0, "unmatched", "what is not ordered is never left to one");
     }
 }

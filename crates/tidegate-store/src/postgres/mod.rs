@@ -362,7 +362,7 @@ impl Store for PostgresStore {
     }
 
     async fn trace(&self, project: ProjectNo, event: Seq) -> Result<Trace> {
-        Ok(read::trace(&*self.pool.lend().await?, project, event).await?)
+        Ok(self.pool.transact(move |conn| Box::pin(read::trace(conn, project, event))).await?)
     }
 
     async fn deliveries(&self, project: ProjectNo, filter: DeliveryFilter) -> Result<Page<DeliveryRow>> {

@@ -216,7 +216,7 @@ pub(super) fn trace_sql() -> String {
     )
 }
 
-pub(super) const RULES: &str = "SELECT s.no, s.id, v.definition FROM subscribers s
+pub(super) const RULES: &str = "SELECT s.no, s.id, v.definition, coalesce(s.backfill_after < e.seq, FALSE) FROM subscribers s
     JOIN events e ON e.seq = $1 AND e.project = s.project
     LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
         (SELECT max(w.version) FROM subscriber_versions w
@@ -224,11 +224,17 @@ pub(super) const RULES: &str = "SELECT s.no, s.id, v.definition FROM subscribers
     WHERE s.project = $2 AND (s.deleted_at IS NULL OR s.created_version <= e.version)
         AND (v.version IS NULL OR v.definition IS NOT NULL) ORDER BY s.no";
 
+/// All of it is as of one instant, or an event that is brought to its window meanwhile would be nowhere.
 pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<Trace> {
+    conn.client().batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
     let deliveries = conn.rows(&trace_sql(), &[&event, &project]).await?;
     let rules = conn.rows(RULES, &[&event, &project]).await?;
-    let rule =
-        |row: &Row| TraceRule { subscriber: row.get(0), subscriber_id: row.get(1), definition: row.get(2) };
+    let rule = |row: &Row| TraceRule {
+        subscriber: row.get(0),
+        subscriber_id: row.get(1),
+        definition: row.get(2),
+        is_behind: row.get(3),
+    };
     let mut deliveries = delivery_rows(conn, &deliveries, LISTED).await?;
     for delivery in &mut deliveries {
         delivery.behind = behind(conn, delivery).await?;

@@ -212,7 +212,8 @@ pub(super) fn late_sql() -> String {
 }
 
 pub(super) const RULES: &str =
-    "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL
+    "SELECT s.no, s.id, v.definition, v.version IS NULL OR v.definition IS NOT NULL,
+        coalesce(s.backfill_after < e.seq, 0)
     FROM subscribers s JOIN events e ON e.seq = ?1 AND e.project = s.project
     LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
         (SELECT max(w.version) FROM subscriber_versions w
@@ -248,8 +249,12 @@ pub(super) fn trace(
     trace.rules = conn
         .prepare_cached(RULES)?
         .query_map([event, project], |row| {
-            let rule =
-                TraceRule { subscriber: row.get(0)?, subscriber_id: row.get(1)?, definition: row.get(2)? };
+            let rule = TraceRule {
+                subscriber: row.get(0)?,
+                subscriber_id: row.get(1)?,
+                definition: row.get(2)?,
+                is_behind: row.get(4)?,
+            };
             Ok((rule, row.get::<_, bool>(3)?))
         })?
         .filter_map(|row| row.map(|(rule, listed)| listed.then_some(rule)).transpose())

@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_backfill_ends_when_nothing_is_left_to_it,
         what_is_left_to_a_backfill_comes_wherever_that_begins,
         a_backfill_holds_up_nothing_that_it_has_passed,
+        a_trace_tells_what_is_left_to_a_backfill,
         a_replay_goes_at_once_in_the_form_of_a_fold,
         a_replay_joins_what_waits_in_its_lane,
         a_replay_that_fills_what_waits_is_carried_by_it,
@@ -167,6 +168,22 @@ async fn a_backfill_holds_up_nothing_that_it_has_passed(bench: Bench) {
     bench.commit(Group { backfills: vec![passing], ..Group::default() }).await;
     bench.audit().await;
     assert_eq!(bench.claim_one(subscriber).await.event, seq(&bench, "alone").await);
+}
+
+async fn a_trace_tells_what_is_left_to_a_backfill(bench: Bench) {
+    bench.send(["1"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = window(1_000);
+    bench.send([draft("2").folded_in(subscriber, &terms, "a", 7)]).await;
+    let event = seq(&bench, "2").await;
+    for is_behind in [true, true, false] {
+        let trace = bench.store().trace(PROJECT, event).await.unwrap();
+        let [rule] = &trace.rules[..] else { panic!("one subscriber") };
+        assert_eq!((rule.is_behind, trace.windows.len()), (is_behind, usize::from(!is_behind)));
+        if is_behind {
+            step(&bench, subscriber, 1, &terms, 7).await;
+        }
+    }
 }
 
 async fn a_replay_goes_at_once_in_the_form_of_a_fold(mut bench: Bench) {
