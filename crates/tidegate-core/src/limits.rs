@@ -262,6 +262,9 @@ pub const TROUBLE_LOOK_EVERY_MS: u64 = 2_000;
 pub const COUNT_REST_FACTOR: u32 = 20;
 /// Bytes of past events after which a step of a job or a backfill takes no more; the last event or fold may pass it.
 pub const STEP_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Events that a backfill takes along with a step because they came since it was prepared: bounds how long others wait for
+/// the last step.
+pub const BACKFILL_REST_MAX: usize = 1_000;
 /// Jobs of one project that run at once: each keeps a step's worth of rows in memory.
 pub const JOBS_RUNNING_PER_PROJECT_MAX: usize = 8;
 /// Dead letters that one job may name; more are selected by subscriber, type and time.

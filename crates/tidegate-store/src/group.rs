@@ -1,6 +1,7 @@
 //! What one group commit writes and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_core::attempt::Attempt;
@@ -16,7 +17,7 @@ use tidegate_core::route::Route;
 use tidegate_core::schedule::fits;
 use tidegate_core::time::Timestamp;
 
-use crate::{JobStep, Result};
+use crate::{EventRow, JobStep, Result};
 
 /// One transaction's worth of work, gathered from everybody who has some.
 #[derive(Clone, Debug, Default)]
@@ -270,8 +271,60 @@ pub struct BackfillStep {
     pub version: Version,
     /// The events that matched.
     pub matched: Vec<(Seq, Route)>,
-    /// Lanes in which a live event of this step waits as a delivery of its own: its turn may have come.
+    /// Lanes in which a live event or a replay of this step waits as a delivery of its own: its turn may have come.
     pub passed: BTreeSet<Lane>,
+    /// Where events go that came since the step was prepared. With it, a step after which few are left is the last: else live
+    /// events that keep coming would keep a backfill from its end.
+    pub judge: Option<Judge>,
+}
+
+/// What a backfill does with an event.
+#[derive(Clone, Debug)]
+pub enum Judged {
+    /// It is brought.
+    Matched(Route),
+    /// It waits in this lane as a delivery of its own.
+    Passed(Lane),
+    /// Nothing.
+    Unwanted,
+    /// That cannot be said now: the step is not the last.
+    Unknown,
+}
+
+/// Says what a backfill does with an event. The store asks it in the middle of a commit, so it waits for nothing.
+#[derive(Clone)]
+pub struct Judge(pub Arc<dyn Fn(EventRow) -> Judged + Send + Sync>);
+
+impl std::fmt::Debug for Judge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Judge")
+    }
+}
+
+impl BackfillStep {
+    /// What becomes of one of its events.
+    pub fn add(&mut self, event: Seq, judged: Judged) {
+        match judged {
+            Judged::Matched(route) => self.matched.push((event, route)),
+            Judged::Passed(lane) => drop(self.passed.insert(lane)),
+            Judged::Unwanted | Judged::Unknown => {}
+        }
+    }
+
+    /// The step and what follows it up to `until`; nothing if that cannot be said of all.
+    pub(crate) fn with_rest(&self, until: Seq, events: Vec<EventRow>) -> Option<Self> {
+        let judge = self.judge.as_ref()?;
+        let mut all = self.clone();
+        for event in events {
+            let seq = event.seq;
+            match (judge.0)(event) {
+                Judged::Unknown => return None,
+                judged => all.add(seq, judged),
+            }
+        }
+        all.through = until;
+        Some(all)
+    }
 }
 
 /// A wish for more work.

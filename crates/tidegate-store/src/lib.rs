@@ -47,7 +47,7 @@ pub use configuration::{
     SealedRow, SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Refill, Refilled,
+    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Judge, Judged, Refill, Refilled,
     Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use history::{ChangeFilter, ChangePlace, Changes, Told};

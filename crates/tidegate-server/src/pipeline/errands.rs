@@ -16,7 +16,9 @@ use std::time::Duration;
 use tidegate_core::id::{JobNo, Seq, SubscriberNo};
 use tidegate_core::route::{Judgement, Pattern, Route, Subscriber, View};
 use tidegate_store::coordination::{Coordination, News};
-use tidegate_store::{BackfillStep, EventRow, JobRow, JobStatus, JobStep, NewJob, Scan, Scope, Store, What};
+use tidegate_store::{
+    BackfillStep, EventRow, JobRow, JobStatus, JobStep, Judge, Judged, NewJob, Scan, Scope, Store, What,
+};
 
 use super::desk::Desk;
 use super::persist::Persist;
@@ -175,9 +177,9 @@ impl Errands {
         if step.through == step.after && step.after < step.until {
             // Something with a lower number is being written elsewhere.
             self.clock.pause(CALM_WAIT.0).await;
-            return Ok(more);
         }
         self.fill(&mut step, (&roster, endpoint), events).await?;
+        step.judge = Some(judge_live(&roster, &step));
         self.persist.backfill(step).await.map_err(|_| unwritten())?;
         Ok(more)
     }
@@ -198,15 +200,7 @@ impl Errands {
             } else {
                 self.rule_then(step, seq).await?
             };
-            let route = judge(earlier.as_ref().unwrap_or(&endpoint.rule), row);
-            let Some(route) = route else { continue };
-            match (is_past, route.lane, &route.fold) {
-                (true, ..) | (false, Some(_), Some(_)) => step.matched.push((seq, route)),
-                (false, Some(lane), None) => {
-                    step.passed.insert(lane);
-                }
-                (false, None, _) => {}
-            }
+            step.add(seq, place(earlier.as_ref().unwrap_or(&endpoint.rule), row, is_past));
         }
         Ok(())
     }
@@ -326,6 +320,32 @@ fn choose(roster: &Roster, scope: &Scope, scan: Scan) -> Chosen {
 
 fn is_of(types: &[Pattern], name: &str) -> bool {
     types.is_empty() || types.iter().any(|pattern| pattern.matches(name))
+}
+
+/// What a backfill does with an event.
+fn place(rule: &Subscriber, row: EventRow, is_past: bool) -> Judged {
+    match judge(rule, row) {
+        None => Judged::Unwanted,
+        Some(route) => match (is_past, route.lane, &route.fold) {
+            (true, ..) | (false, Some(_), Some(_)) => Judged::Matched(route),
+            (false, Some(lane), None) => Judged::Passed(lane),
+            (false, None, _) => Judged::Unwanted,
+        },
+    }
+}
+
+/// What a backfill does with events that come while one of its steps is on its way. Those of rules that are not at hand are left
+/// to the next step.
+fn judge_live(roster: &Arc<Roster>, step: &BackfillStep) -> Judge {
+    let (roster, subscriber, since) = (Arc::clone(roster), step.subscriber, step.since);
+    Judge(Arc::new(move |row| {
+        let Some(endpoint) = roster.endpoint(subscriber) else { return Judged::Unknown };
+        let is_past = row.version < since;
+        if !is_past && !(endpoint.version..=roster.version).contains(&row.version) {
+            return Judged::Unknown;
+        }
+        place(&endpoint.rule, row, is_past)
+    }))
 }
 
 /// Where a past event goes by these rules, if this subscriber wants it.

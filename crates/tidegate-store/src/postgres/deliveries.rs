@@ -399,10 +399,10 @@ pub(super) async fn backfill(
     let moved = context
         .conn
         .row(
-            "UPDATE subscribers SET backfill_after = CASE WHEN backfill_until <= $3 THEN NULL ELSE $3 END
+            "UPDATE subscribers SET backfill_after = CASE WHEN $5 AND backfill_until <= $3 THEN NULL ELSE $3 END
              WHERE no = $1 AND backfill_after = $2 AND version <= $4 AND deleted_at IS NULL
              RETURNING backfill_after IS NULL",
-            &[&step.subscriber, &step.after, &step.through, &step.version],
+            &[&step.subscriber, &step.after, &step.through, &step.version, &context.may_end],
         )
         .await?;
     let Some(done) = moved.map(|row| row.get::<_, bool>(0)) else { return Ok(()) };

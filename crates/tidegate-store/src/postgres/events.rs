@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use ring::digest;
 use tidegate_core::event::Event;
-use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
-use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
+use tidegate_core::id::{Lane, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::limits::{BACKFILL_REST_MAX, PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -247,6 +247,8 @@ pub(super) async fn backfill(
     let settled = horizon(conn, space).await?.clamp(after, until.max(after));
     let (through, mut events) = scan(conn, project, after, settled, limit).await?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
+    let passed = conn.rows(WAITING_BETWEEN, &[&subscriber, &after, &through]).await?;
+    let passed: BTreeSet<Lane> = passed.iter().map(|row| row.get(0)).collect();
     Ok(Some((
         BackfillStep {
             subscriber,
@@ -257,10 +259,38 @@ pub(super) async fn backfill(
             since,
             version,
             matched: Vec::new(),
-            passed: BTreeSet::new(),
+            passed,
+            judge: None,
         },
         events,
     )))
+}
+
+/// Lanes with a delivery that waits and whose place is its own number: a replay that a step goes past.
+pub(super) const WAITING_BETWEEN: &str = "SELECT DISTINCT lane FROM deliveries
+    WHERE subscriber = $1 AND id > $2 AND id <= $3 AND lane IS NOT NULL AND shelf = 2";
+
+/// A step of a backfill with what came since it was prepared, if it is the next one and that is so little that it is the last.
+/// Whoever leaves it more holds the lock of a lane: with all of them held, this is the whole truth.
+pub(super) async fn last_step(conn: &Conn, step: &BackfillStep) -> Asked<Option<BackfillStep>> {
+    let marks = conn
+        .row(
+            "SELECT backfill_until, backfill_from FROM subscribers
+             WHERE no = $1 AND backfill_after = $2 AND version <= $3 AND deleted_at IS NULL",
+            &[&step.subscriber, &step.after, &step.version],
+        )
+        .await?;
+    let Some(row) = marks else { return Ok(None) };
+    let (until, from): (Seq, i64) = (row.get(0), row.get(1));
+    if until <= step.through {
+        return Ok(Some(step.clone()));
+    }
+    if step.judge.is_none() {
+        return Ok(None);
+    }
+    let (through, mut events) = scan(conn, step.project, step.through, until, BACKFILL_REST_MAX).await?;
+    events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= step.since);
+    Ok(if through < until { None } else { step.with_rest(until, events) })
 }
 
 /// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows, and

@@ -33,7 +33,7 @@ use super::db::{Asked, Conn, needed};
 use super::deliveries::{CLAIMED, DUE, WAITING};
 use super::lanes::{self, Lanes};
 use super::write::{Context, DRAW};
-use crate::{ClosedWindow, Error, Group};
+use crate::{BackfillStep, ClosedWindow, Error, Group};
 
 /// How long nobody looks for windows that are due when all of them were in others' hands.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -64,13 +64,13 @@ impl Reach {
     }
 
     /// What the routes of a group need.
-    fn of(group: &Group) -> Self {
+    fn of(group: &Group, backfills: &[BackfillStep]) -> Self {
         let mut reach = Self::default();
         for submission in &group.submissions {
             let routes = submission.units.iter().flat_map(|unit| unit.routes.iter().flatten());
             routes.for_each(|route| reach.add(submission.project, route, false));
         }
-        for step in &group.backfills {
+        for step in backfills {
             step.matched.iter().for_each(|(_, route)| reach.add(step.project, route, false));
         }
         for step in &group.steps {
@@ -193,7 +193,7 @@ const COUNT: &str = "SELECT count(*) FROM windows WHERE project = $1 AND stage <
 /// Finds out what a group may touch, before it locks anything.
 pub(super) async fn foresee(context: &mut Context<'_>) -> Asked<Reach> {
     let (conn, group) = (context.conn, context.group);
-    let mut reach = Reach::of(group);
+    let mut reach = Reach::of(group, &context.backfills);
     if group.close > 0 {
         let limit = i64::try_from(group.close).unwrap_or(i64::MAX);
         reach.also(&conn.rows(DUE_WINDOWS, &[&group.now.as_ms(), &limit]).await?);

@@ -20,7 +20,7 @@ use super::open::CONFIGURATION;
 use super::submit::{Columns, Entry, NUMBERS_MAX, Stamp};
 use super::{admit, configuration, events, jobs};
 use crate::sabotage::{self, Line};
-use crate::{Admission, Claim, Committed, Finished, Group, Room};
+use crate::{Admission, BackfillStep, Claim, Committed, Finished, Group, Room};
 
 /// The first number of a new block.
 pub(super) const DRAW: &str = "SELECT nextval('numbers') << 20";
@@ -66,6 +66,10 @@ pub(super) struct Context<'a> {
     pub(super) repeats: u32,
     /// Whose backfill may be under way.
     pub(super) behind: Behind,
+    /// Steps of backfills, the last ones with what came since they were prepared.
+    pub(super) backfills: Cow<'a, [BackfillStep]>,
+    /// All lanes are locked: a backfill may end.
+    pub(super) may_end: bool,
     /// Blocks with deliveries that this life claimed as it made them.
     pub(super) blocks: Vec<i64>,
     /// More of those, which this group has made.
@@ -99,6 +103,8 @@ impl<'a> Context<'a> {
             fold_lanes: Lanes::new(),
             repeats: 0,
             behind: Behind::default(),
+            backfills: Cow::Borrowed(&group.backfills),
+            may_end: false,
             blocks: Vec::new(),
             born: BTreeSet::new(),
             lanes_met: Lanes::new(),
@@ -290,8 +296,9 @@ fn heard<'a>(results: &'a [Finished], counted: &[DeliveryNo]) -> Vec<&'a Finishe
 async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     let (conn, group) = (context.conn, context.group);
     begin(context, session).await?;
+    folds::behind::find_last(context).await?;
     let reach = folds::foresee(context).await?;
-    let locks = locks(context, &reach).await?;
+    let locks = if context.may_end { Vec::new() } else { locks(context, &reach).await? };
     let (mut book, drawn) = reach.load(conn, context.space, &locks, draws_first(group)).await?;
     context.drawn = drawn;
     reach.count_elsewhere(&mut book, &context.tally);
@@ -311,7 +318,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     deliveries::ask(context).await?;
     folds::seal(context, &mut folding).await?;
     folding.close_due(conn, group).await?;
-    for step in &group.backfills {
+    for step in context.backfills.clone().iter() {
         deliveries::backfill(context, &mut folding, step).await?;
     }
     for step in &group.steps {
@@ -338,16 +345,13 @@ fn draws_first(group: &Group) -> bool {
 /// The locks of all lanes that the group may touch: it takes them before it touches any.
 async fn locks(context: &Context<'_>, reach: &Reach) -> Asked<Vec<i32>> {
     let (conn, group) = (context.conn, context.group);
-    if group.backfills.iter().any(|step| step.through >= step.until) {
-        return Ok(lanes::all_locks());
-    }
     let sealed = group.seals.iter().map(|seal| seal.claim);
     let claims: Vec<Claim> = group.released.iter().copied().chain(sealed).collect();
     let mut touched = deliveries::lanes_of(conn, &claims).await?;
     touched.extend(reach.locks());
     touched.extend(jobs::lanes_of(conn, &group.steps).await?);
     touched.extend(group.results.iter().filter_map(|one| Some((one.subscriber, one.lane?))));
-    for step in &group.backfills {
+    for step in context.backfills.iter() {
         let brought = step.matched.iter().filter_map(|(_, route)| route.lane);
         touched.extend(brought.chain(step.passed.iter().copied()).map(|lane| (step.subscriber, lane)));
     }

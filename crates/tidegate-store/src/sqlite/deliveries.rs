@@ -339,6 +339,8 @@ pub(super) fn backfill(context: &mut Context<'_>, step: &BackfillStep) -> rusqli
     {
         return Ok(());
     }
+    let last = events::last_step(context.conn, step)?;
+    let step = last.as_ref().unwrap_or(step);
     // The events of this step may go from here on; younger ones still wait for the next step.
     context.backfilling.insert(step.subscriber, step.through);
     for (event, route) in &step.matched {

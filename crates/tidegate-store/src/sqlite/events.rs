@@ -7,8 +7,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::event::{Event, Fingerprint, lookup_range};
 use tidegate_core::fold::Member;
-use tidegate_core::id::{ProjectNo, Seq, SubscriberNo};
-use tidegate_core::limits::{PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
+use tidegate_core::id::{Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::limits::{BACKFILL_REST_MAX, PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
 use super::commit::Context;
@@ -253,6 +253,9 @@ pub(super) fn backfill(
     let Some((project, after, until, since, from, version)) = marks else { return Ok(None) };
     let (through, mut events) = scan(conn, project, after, until, limit)?;
     events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= since);
+    let mut waiting = conn.prepare_cached(WAITING_BETWEEN)?;
+    let passed = waiting.query_map([subscriber, after, through], |row| row.get(0))?;
+    let passed = passed.collect::<rusqlite::Result<BTreeSet<Lane>>>()?;
     Ok(Some((
         BackfillStep {
             subscriber,
@@ -263,10 +266,31 @@ pub(super) fn backfill(
             since,
             version,
             matched: Vec::new(),
-            passed: BTreeSet::new(),
+            passed,
+            judge: None,
         },
         events,
     )))
+}
+
+/// Lanes with a delivery that waits and whose place is its own number: a replay that a step goes past.
+pub(super) const WAITING_BETWEEN: &str = "SELECT lane FROM deliveries
+    WHERE subscriber = ?1 AND id > ?2 AND id <= ?3 AND lane IS NOT NULL AND status = 2";
+
+/// A step of a backfill with what came since it was prepared, if that is so little that it is the last step.
+pub(super) fn last_step(conn: &Connection, step: &BackfillStep) -> rusqlite::Result<Option<BackfillStep>> {
+    let (until, from): (Seq, i64) = conn
+        .prepare_cached("SELECT backfill_until, backfill_from FROM subscribers WHERE no = ?1")?
+        .query_row([step.subscriber], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if until <= step.through {
+        return Ok(Some(step.clone()));
+    }
+    if step.judge.is_none() {
+        return Ok(None);
+    }
+    let (through, mut events) = scan(conn, step.project, step.through, until, BACKFILL_REST_MAX)?;
+    events.retain(|event| event.accepted_at.as_ms() >= from || event.version >= step.since);
+    Ok(if through < until { None } else { step.with_rest(until, events) })
 }
 
 /// A project's events between two marks, oldest first, and how far they reach. Passes over a bounded number of rows, and

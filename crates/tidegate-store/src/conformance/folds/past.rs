@@ -1,5 +1,6 @@
 //! Folds of what was accepted before: backfills, replays, jobs, dead letters.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,9 +9,9 @@ use tidegate_core::id::{DeliveryNo, JobNo, SubscriberNo};
 use tidegate_core::limits::STEP_BYTES_MAX;
 use tidegate_core::time::Timestamp;
 
-use super::super::bench::{Bench, PROJECT, START, draft};
+use super::super::bench::{Bench, PROJECT, START, draft, submission};
 use super::{Case, carried, close, drain, named, open, quiet, route, seal, told, window};
-use crate::{Group, JobStatus, JobStep, NewJob, Past, Replay, Selector, What};
+use crate::{Group, JobStatus, JobStep, Judge, Judged, NewJob, Past, Replay, Selector, What};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["folds":
@@ -21,6 +22,9 @@ pub(super) fn cases() -> Vec<Case> {
         a_backfill_ends_when_nothing_is_left_to_it,
         what_is_left_to_a_backfill_comes_wherever_that_begins,
         a_backfill_holds_up_nothing_that_it_has_passed,
+        a_backfill_lets_a_replay_go_that_it_has_passed,
+        a_backfill_ends_although_events_keep_coming,
+        a_backfill_does_not_end_with_what_nobody_can_judge,
         a_trace_tells_what_is_left_to_a_backfill,
         a_replay_goes_at_once_in_the_form_of_a_fold,
         a_replay_joins_what_waits_in_its_lane,
@@ -168,6 +172,69 @@ async fn a_backfill_holds_up_nothing_that_it_has_passed(bench: Bench) {
     bench.commit(Group { backfills: vec![passing], ..Group::default() }).await;
     bench.audit().await;
     assert_eq!(bench.claim_one(subscriber).await.event, seq(&bench, "alone").await);
+}
+
+/// A replay stands behind what was accepted before it, which the backfill may have to bring; no longer than that.
+async fn a_backfill_lets_a_replay_go_that_it_has_passed(mut bench: Bench) {
+    bench.send(["1", "2"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = window(1_000);
+    again(&bench, subscriber, &terms, "1", 7).await;
+    bench.send([draft("3").folded_in(subscriber, &terms, "b", 8)]).await;
+    bench.send([draft("4").folded_in(subscriber, &terms, "b", 8)]).await;
+    assert!(bench.claim_all(subscriber).await.is_empty(), "the backfill has not come to it");
+    for _ in 0..3 {
+        assert!(!step(&bench, subscriber, 1, &terms, 7).await);
+    }
+    bench.pass(1_000);
+    close(&bench).await;
+    assert!(bench.store().backfill(subscriber, 1).await.unwrap().is_some(), "it goes on");
+    let replay = bench.claim_one(subscriber).await;
+    assert_eq!((replay.lane, carried(&bench, &replay).await.1.as_str()), (Some(7), "1"));
+    assert!(seal(&bench, &replay).await);
+    bench.deliver(&replay).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2 3")]), "its lane goes on");
+}
+
+/// Everything goes into the window of one key and lane.
+fn into_lane(subscriber: SubscriberNo, terms: &Terms, lane: i64) -> Judge {
+    let terms = terms.clone();
+    Judge(Arc::new(move |_| Judged::Matched(route(subscriber, &terms, "a", lane))))
+}
+
+/// Events come between the preparation of each step and its commit, and with it.
+async fn a_backfill_ends_although_events_keep_coming(bench: Bench) {
+    bench.send(["1"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = Terms { max_events: 1, ..window(1_000) };
+    let folded = |id: &str| draft(id).folded_in(subscriber, &terms, "a", 7);
+    bench.send([folded("2")]).await;
+    let (mut step, events) = bench.store().backfill(subscriber, 9).await.unwrap().expect("a past");
+    step.matched = events.iter().map(|event| (event.seq, route(subscriber, &terms, "a", 7))).collect();
+    step.judge = Some(into_lane(subscriber, &terms, 7));
+    bench.send([folded("3")]).await;
+    let submissions = vec![submission([folded("4")])];
+    let committed = bench.commit(Group { backfills: vec![step], submissions, ..Group::default() }).await;
+    assert_eq!(committed.backfilled, [subscriber]);
+    bench.audit().await;
+    assert!(bench.store().backfill(subscriber, 9).await.unwrap().is_none());
+    let order: Vec<String> = drain(&bench, subscriber).await.into_iter().map(|(_, ids)| ids).collect();
+    assert_eq!(order, ["1", "2", "3", "4"]);
+}
+
+async fn a_backfill_does_not_end_with_what_nobody_can_judge(bench: Bench) {
+    bench.send(["1"].map(draft)).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = Terms { max_events: 1, ..window(1_000) };
+    let (mut next, events) = bench.store().backfill(subscriber, 9).await.unwrap().expect("a past");
+    next.matched = vec![(events[0].seq, route(subscriber, &terms, "a", 7))];
+    next.judge = Some(Judge(Arc::new(|_| Judged::Unknown)));
+    bench.send([draft("2").folded_in(subscriber, &terms, "a", 7)]).await;
+    let committed = bench.commit(Group { backfills: vec![next], ..Group::default() }).await;
+    assert!(committed.backfilled.is_empty());
+    assert!(step(&bench, subscriber, 9, &terms, 7).await);
+    let order: Vec<String> = drain(&bench, subscriber).await.into_iter().map(|(_, ids)| ids).collect();
+    assert_eq!(order, ["1", "2"]);
 }
 
 async fn a_trace_tells_what_is_left_to_a_backfill(bench: Bench) {

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::id::{Seq, SubscriberNo, Version};
 
 use super::super::db::{Asked, Conn};
+use super::super::events::last_step;
+use super::super::lanes;
 use super::super::write::Context;
 
 /// Whose backfill may run while the configuration has this version: the others' never will.
@@ -44,6 +46,25 @@ pub(in crate::postgres) async fn foresee(context: &mut Context<'_>) -> Asked<Vec
         conn.rows(sql, &[&all]).await?;
     }
     Ok(maybe)
+}
+
+/// Finds the steps of this group that are the last of their backfills, and takes along what came since they were prepared.
+/// All lanes are locked for them, and for no others: nobody's ordered events are accepted meanwhile.
+pub(in crate::postgres) async fn find_last(context: &mut Context<'_>) -> Asked<()> {
+    let (conn, space) = (context.conn, context.space);
+    for step in &context.group.backfills {
+        context.may_end |= last_step(conn, step).await?.is_some();
+    }
+    if !context.may_end {
+        return Ok(());
+    }
+    conn.execute(lanes::LOCK, &[&space, &lanes::all_locks()]).await?;
+    for place in 0..context.group.backfills.len() {
+        if let Some(last) = last_step(conn, &context.group.backfills[place]).await? {
+            context.backfills.to_mut()[place] = last;
+        }
+    }
+    Ok(())
 }
 
 /// Which of those are under way, after this group's own steps.
