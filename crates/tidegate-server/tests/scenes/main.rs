@@ -4,6 +4,7 @@
 mod gate;
 mod log;
 mod stage;
+mod unsealed;
 
 use serde_json::{Value, json};
 use stage::{Reply, Stage};

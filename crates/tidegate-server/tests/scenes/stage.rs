@@ -13,7 +13,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate_core::attempt::{Phases, ResponseHead};
 use tidegate_core::egress::Policy;
+use tidegate_core::id::SubscriberNo;
 use tidegate_core::ingest::Request;
+use tidegate_core::retry::Next;
 use tidegate_core::route::{Judgement, Subscriber, View};
 use tidegate_core::seal::Sealer;
 use tidegate_core::time::Timestamp;
@@ -24,8 +26,11 @@ use tidegate_server::metrics::Metrics;
 use tidegate_server::pipeline::{Loops, Parts, Pipeline};
 use tidegate_server::roster::Rosters;
 use tidegate_server::standing::Standing;
+use tidegate_store::conformance::finished;
 use tidegate_store::sqlite::{Calls, SqliteStore};
-use tidegate_store::{Change, DeliveryRow, NewSubscriber, Store, SubscriberUpdate, Trace, TraceRule};
+use tidegate_store::{
+    Change, DeliveryRow, Group, NewSubscriber, Refill, Room, Store, SubscriberUpdate, Trace, TraceRule,
+};
 use tokio::runtime::Handle;
 
 const PROJECT: i64 = 1;
@@ -214,11 +219,31 @@ impl Stage {
         pipeline.reconfigured(&parts.rosters);
     }
 
+    /// Its number.
+    pub(crate) fn number_of(&self, id: &str) -> SubscriberNo {
+        let roster = self.show().0.rosters.current();
+        roster.endpoints().find(|endpoint| endpoint.rule.id == id).expect("it exists").rule.no
+    }
+
+    /// While no process runs: what is due of a subscriber is claimed and fails before it is sealed. It is due again at once.
+    pub(crate) async fn fail_unsealed(&self, no: SubscriberNo) {
+        let now = self.clock.now();
+        let store = SqliteStore::open(&self.dir, b"a salt of a scene", now, Calls::Inline).expect("a store");
+        let commit = async |group: Group| store.commit(Arc::new(group)).await.expect("the store works");
+        commit(Group { now, close: 9, ..Group::default() }).await;
+        let refills = vec![Refill { subscriber: no, jobs: 9 }];
+        let claimed = commit(Group { now, refills, room: Room::new(1 << 20), ..Group::default() }).await;
+        let results = claimed.jobs.iter().map(|job| finished(job, Next::RetryAt(now), now)).collect();
+        assert_eq!(
+            (claimed.jobs.len(), commit(Group { now, results, ..Group::default() }).await.stale),
+            (1, 0)
+        );
+    }
+
     /// Another definition of a subscriber.
     pub(crate) async fn redefine(&self, id: &str, rest: Value) {
         let (parts, pipeline) = self.show();
-        let roster = parts.rosters.current();
-        let no = roster.endpoints().find(|endpoint| endpoint.rule.id == id).expect("it exists").rule.no;
+        let no = self.number_of(id);
         let update =
             SubscriberUpdate { definition: Some(definition(id, &rest)), ..SubscriberUpdate::default() };
         let change = Change::UpdateSubscriber { project: PROJECT, no, update };

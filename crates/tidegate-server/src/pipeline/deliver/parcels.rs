@@ -80,12 +80,12 @@ impl Deliver {
         }
     }
 
-    /// What a folded delivery carries. Before it is sent for the first time it is sealed, so that what is sent and what is
-    /// kept can never differ.
+    /// What a folded delivery carries. Before it is sent it is sealed, so that what is sent and what is kept can never differ. An
+    /// attempt that was counted may have ended before that, so every one asks; sealing twice changes nothing.
     async fn unfold(&self, pick: &Pick, window: WindowNo) -> Result<Option<Parcel>, Error> {
         let job = &pick.turn.job;
         let mut held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * FOLD_BYTES_SMALL).await;
-        if job.lane.is_some() && job.attempts == 0 && !pick.turn.is_sealed {
+        if job.lane.is_some() && !pick.turn.is_sealed {
             let seal = Seal { project: job.project, window, claim: claim(job) };
             let unsealed = |_| {
                 Error::Unavailable("it could not be sealed: it is another's by now, or cancelled".to_owned())
