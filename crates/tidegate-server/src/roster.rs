@@ -75,6 +75,8 @@ pub struct Endpoint {
     pub failing_since: Option<Timestamp>,
     /// A backfill was under way when this snapshot was made.
     pub backfilling: bool,
+    /// What its `fold.cancel_on` was before.
+    pub former_conditions: Vec<String>,
     /// How far the verification of its endpoint has come.
     pub verification: Option<VerificationRow>,
     /// Where to, with its connections.
@@ -445,6 +447,7 @@ fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint
     let rule = Subscriber::compile(row.no, row.project, row.id, definition)
         .map_err(|problem| problem.to_string())?
         .remembering(&row.former_conditions);
+    let former_conditions = row.former_conditions;
     let limits = &rule.definition.limits;
     let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
     let rate = consent.within(limits.rate);
@@ -456,6 +459,7 @@ fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint
         inactive_reason: row.inactive_reason,
         failing_since: row.failing_since,
         backfilling: row.backfilling,
+        former_conditions,
         target: Target::new(url),
         letterhead,
         signers,

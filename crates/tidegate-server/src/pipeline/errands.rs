@@ -13,11 +13,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tidegate_core::id::{JobNo, Seq, SubscriberNo};
+use tidegate_core::id::{JobNo, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::{Judgement, Pattern, Route, Subscriber, View};
 use tidegate_store::coordination::{Coordination, News};
 use tidegate_store::{
-    BackfillStep, EventRow, JobRow, JobStatus, JobStep, Judge, Judged, NewJob, Scan, Scope, Store, What,
+    BackfillStep, EventRow, JobRow, JobStatus, JobStep, Judge, Judged, NewJob, Scan, Scope, Store, TraceRule,
+    What,
 };
 
 use super::desk::Desk;
@@ -198,7 +199,7 @@ impl Errands {
             let earlier = if is_past || (endpoint.version..=roster.version).contains(&version) {
                 None
             } else {
-                self.rule_then(step, seq).await?
+                self.rule_then(step, endpoint, seq).await?
             };
             step.add(seq, place(earlier.as_ref().unwrap_or(&endpoint.rule), row, is_past));
         }
@@ -206,13 +207,15 @@ impl Errands {
     }
 
     /// What a subscriber wanted when an event was accepted.
-    async fn rule_then(&self, step: &BackfillStep, event: Seq) -> tidegate_store::Result<Option<Subscriber>> {
+    async fn rule_then(
+        &self,
+        step: &BackfillStep,
+        endpoint: &Endpoint,
+        event: Seq,
+    ) -> tidegate_store::Result<Option<Subscriber>> {
         let rules = self.store.trace(step.project, event).await?.rules;
         let rule = rules.into_iter().find(|rule| rule.subscriber == step.subscriber);
-        Ok(rule.and_then(|rule| {
-            let definition = serde_json::from_str(&rule.definition?).ok()?;
-            Subscriber::compile(rule.subscriber, step.project, rule.subscriber_id, definition).ok()
-        }))
+        Ok(rule.and_then(|rule| compiled(step.project, rule, &endpoint.former_conditions)))
     }
 
     async fn step_job(&self, no: JobNo) -> tidegate_store::Result<Stepped> {
@@ -322,6 +325,13 @@ fn is_of(types: &[Pattern], name: &str) -> bool {
     types.is_empty() || types.iter().any(|pattern| pattern.matches(name))
 }
 
+/// The rule of a trace. Windows that opened with a former condition keep to it, whichever rule an event goes by.
+fn compiled(project: ProjectNo, rule: TraceRule, former: &[String]) -> Option<Subscriber> {
+    let definition = serde_json::from_str(&rule.definition?).ok()?;
+    let then = Subscriber::compile(rule.subscriber, project, rule.subscriber_id, definition).ok()?;
+    Some(then.remembering(former))
+}
+
 /// What a backfill does with an event.
 fn place(rule: &Subscriber, row: EventRow, is_past: bool) -> Judged {
     match judge(rule, row) {
@@ -358,4 +368,43 @@ fn judge(rule: &Subscriber, row: EventRow) -> Option<Route> {
 
 fn unwritten() -> tidegate_store::Error {
     tidegate_store::Error::Unavailable("the step was not written".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+    use tidegate_core::time::Timestamp;
+
+    use super::*;
+
+    /// A recovery that came while its subscriber caught up ends what opened with a former condition, as it would for anybody.
+    #[test]
+    fn an_event_that_goes_by_the_rules_of_then_fulfils_former_conditions() {
+        let definition = json!({
+            "name": "s", "destination": {"url": "https://hooks.example/s"}, "order": {"by": "subscriber"},
+            "fold": {"mode": "window", "cancel_on": "type == 'host.gone'"},
+        });
+        let row = EventRow {
+            seq: 1,
+            version: 1,
+            accepted_at: Timestamp::from_ms(0),
+            time: Timestamp::from_ms(0),
+            id: "e".to_owned(),
+            source: "shop".to_owned(),
+            type_name: "host.up".to_owned(),
+            subject: None,
+            body: Bytes::from_static(br#"{"type":"host.up","data":{}}"#),
+        };
+        let rule = TraceRule {
+            subscriber: 1,
+            subscriber_id: "s".to_owned(),
+            definition: Some(definition.to_string()),
+            is_behind: true,
+        };
+        let former = ["type == 'host.up'".to_owned(), "type == 'host.removed'".to_owned()];
+        let then = compiled(1, rule, &former).expect("it can be read");
+        let Judged::Matched(route) = place(&then, row, false) else { panic!("it is left to the backfill") };
+        assert_eq!(route.fold.expect("it is folded").cancels.len(), 1, "the one that it fulfils");
+    }
 }
