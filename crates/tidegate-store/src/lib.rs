@@ -47,8 +47,8 @@ pub use configuration::{
     SealedRow, SecretKind, SubscriberRow, SubscriberUpdate, TypeRow, VerificationRow, VerificationUpdate,
 };
 pub use group::{
-    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Judge, Judged, Refill, Refilled,
-    Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
+    Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Judge, Judged, Refill,
+    Refilled, Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use history::{ChangeFilter, ChangePlace, Changes, Told};
 pub use job::{

@@ -216,7 +216,8 @@ pub(super) fn trace_sql() -> String {
     )
 }
 
-pub(super) const RULES: &str = "SELECT s.no, s.id, v.definition, coalesce(s.backfill_after < e.seq, FALSE) FROM subscribers s
+pub(super) const RULES: &str =
+    "SELECT s.no, s.id, v.definition, coalesce(s.backfill_after < e.seq, FALSE) FROM subscribers s
     JOIN events e ON e.seq = $1 AND e.project = s.project
     LEFT JOIN subscriber_versions v ON v.project = s.project AND v.subscriber = s.no AND v.version =
         (SELECT max(w.version) FROM subscriber_versions w

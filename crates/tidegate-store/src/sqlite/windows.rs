@@ -153,9 +153,10 @@ pub(super) fn events(conn: &Connection, no: WindowNo, at_most: usize) -> rusqlit
     if !is_whole {
         events = conn
             .prepare_cached(KEPT)?
-            .query_map(params![no, i64::try_from(at_most).unwrap_or(i64::MAX), at_most == usize::MAX], |row| {
-                row.get(0)
-            })?
+            .query_map(
+                params![no, i64::try_from(at_most).unwrap_or(i64::MAX), at_most == usize::MAX],
+                |row| row.get(0),
+            )?
             .collect::<rusqlite::Result<_>>()?;
     }
     events.sort_unstable();
@@ -165,7 +166,8 @@ pub(super) fn events(conn: &Connection, no: WindowNo, at_most: usize) -> rusqlit
 /// The members that are left where retention has taken others from between them. What joined as it was accepted was the first, or
 /// came after the window opened and before it left. Only a backfill or a replay brings what lies elsewhere: that is looked for
 /// where all are wanted.
-pub(super) const KEPT: &str = "WITH w AS (SELECT w.no, w.first, max(w.last, coalesce(w.delivery, w.last)) AS high,
+pub(super) const KEPT: &str =
+    "WITH w AS (SELECT w.no, w.first, max(w.last, coalesce(w.delivery, w.last)) AS high,
         ?3 AND (w.replay OR s.backfill_until IS NOT NULL) AS is_past
     FROM windows w JOIN subscribers s ON s.no = w.subscriber WHERE w.no = ?1)
     SELECT e.seq AS event FROM w JOIN events e ON e.seq = w.first AND e.fold = w.no

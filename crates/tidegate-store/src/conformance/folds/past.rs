@@ -468,7 +468,9 @@ async fn a_step_of_a_job_takes_few_folds_at_once(mut bench: Bench) {
     bench.pass(1_000);
     let large = Bytes::from(vec![b' '; STEP_BYTES_MAX / 2]);
     let terms = Terms { max_events: 1, ..terms };
-    bench.send(["x", "y", "z"].map(|id| draft(id).saying(large.clone()).folded(subscriber, &terms, id))).await;
+    bench
+        .send(["x", "y", "z"].map(|id| draft(id).saying(large.clone()).folded(subscriber, &terms, id)))
+        .await;
     for job in &bench.claim_all(subscriber).await {
         bench.deliver(job).await;
     }
