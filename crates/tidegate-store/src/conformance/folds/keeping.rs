@@ -4,7 +4,8 @@ use tidegate_core::delivery::Status;
 use tidegate_core::fold::ClosedBy;
 use tidegate_core::retry::Next;
 
-use super::super::bench::{Bench, PROJECT, draft};
+use super::super::bench::{Bench, PROJECT, START, draft};
+use super::past::step;
 use super::retention::{DELIVERIES, EVENTS, UNDELIVERED, round};
 use super::{Case, carried, close, drain, named, open, route, seal, told, window};
 use crate::{Group, Past, Selector, Sweep, What};
@@ -17,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         ended_windows_go,
         nothing_joins_a_fold_that_expired,
         events_of_the_past_stay_while_they_are_folded,
+        events_that_are_left_to_a_backfill_stay,
         ended_windows_go_a_few_at_a_time,
         what_is_left_of_a_fold_is_found,
     ]
@@ -143,6 +145,27 @@ async fn events_of_the_past_stay_while_they_are_folded(mut bench: Bench) {
     close(&bench).await;
     round(&bench, 1).await;
     assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "1 2 live")]));
+}
+
+/// No delivery and no window speaks of a live event before the backfill has come to it (P2).
+async fn events_that_are_left_to_a_backfill_stay(mut bench: Bench) {
+    bench.send([draft("past")]).await;
+    let subscriber = bench.backfilled("s", START).await;
+    let terms = window(1_000);
+    bench.send([draft("live").folded_in(subscriber, &terms, "a", 7)]).await;
+    bench.send([draft("nobody's")]).await;
+    for limit in [1, 100] {
+        bench.pass(DELIVERIES);
+        round(&bench, limit).await;
+        assert_eq!(ids(&bench).await, ["live"], "only that is left to the backfill");
+        bench.reopen().await;
+    }
+    while !step(&bench, subscriber, 1, &terms, 7).await {}
+    bench.pass(1_000);
+    close(&bench).await;
+    round(&bench, 1).await;
+    assert_eq!(drain(&bench, subscriber).await, told(&[(ClosedBy::Window, "live")]));
+    assert_eq!(round(&bench, 1).await.events, 1, "now it may go");
 }
 
 async fn ended_windows_go_a_few_at_a_time(mut bench: Bench) {

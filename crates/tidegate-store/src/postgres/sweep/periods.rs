@@ -29,8 +29,9 @@ const PIECE_ROWS: i64 = 5_000;
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
 /// Whether a delivery that may still be sent carries the event `e`, or a window that gathers holds it, or it has not been
-/// observed while there is any metric, or somebody who counts states anew has not looked at it. Each is one look at an index: as `EXISTS` the planner might read all deliveries
-/// instead.
+/// observed while there is any metric, or somebody who counts states anew has not looked at it, or a backfill has still to
+/// bring it to an ordered fold that came before it. Each is one look at an index: as `EXISTS` the planner might read all
+/// deliveries instead. Subscribers are looked at only while there is a backfill.
 pub(super) const NEEDED: &str =
     "((SELECT TRUE FROM deliveries d WHERE d.event = e.seq AND d.status IN (0, 1, 2, 4) LIMIT 1) IS NOT NULL
         OR (SELECT TRUE FROM members m JOIN windows w ON w.no = m.\"window\" LEFT JOIN deliveries d ON d.id = w.delivery
@@ -38,7 +39,10 @@ pub(super) const NEEDED: &str =
         OR (SELECT TRUE FROM marks k WHERE k.incarnation = e.incarnation AND k.seq < e.seq
             AND EXISTS (SELECT 1 FROM metrics WHERE ended_at IS NULL)) IS NOT NULL
         OR (SELECT TRUE FROM backfills b WHERE b.finished_at IS NULL AND b.rebuild <> '' AND b.after < e.seq
-            LIMIT 1) IS NOT NULL)";
+            LIMIT 1) IS NOT NULL
+        OR (SELECT TRUE FROM subscribers s WHERE s.project = e.project AND s.deleted_at IS NULL
+            AND s.backfill_after < e.seq AND e.seq <= s.backfill_until AND s.created_version <= e.version
+            AND EXISTS (SELECT 1 FROM subscribers WHERE backfill_after IS NOT NULL) LIMIT 1) IS NOT NULL)";
 /// Whether the type of the event `e` has a term of its own: then others care for it.
 pub(super) const HAS_OWN_TERM: &str = "((SELECT TRUE FROM event_terms t
     WHERE t.project = e.project AND t.source = e.source AND t.type = e.type) IS NOT NULL)";

@@ -60,7 +60,7 @@ impl Step<'_> {
                     self.out.due_at(due);
                     continue;
                 }
-                if is_needed(self.conn, *seq)? {
+                if self.is_needed(*seq)? {
                     self.look_again();
                     continue;
                 }
@@ -173,7 +173,7 @@ impl Step<'_> {
 
     /// Says whether it is gone.
     fn remove_unless_needed(&mut self, seq: Seq) -> rusqlite::Result<bool> {
-        if is_needed(self.conn, seq)? {
+        if self.is_needed(seq)? {
             let sql = "INSERT OR IGNORE INTO events_overdue VALUES (?1)";
             self.conn.prepare_cached(sql)?.execute([seq])?;
             self.look_again();
@@ -188,6 +188,20 @@ impl Step<'_> {
         self.conn.prepare_cached("DELETE FROM members_apart WHERE event = ?1")?.execute([seq])?;
         self.out.events += 1;
         Ok(())
+    }
+
+    fn is_needed(&self, event: Seq) -> rusqlite::Result<bool> {
+        Ok(is_carried(self.conn, event)? || self.is_left_to_a_backfill(event)?)
+    }
+
+    /// Whether a backfill has still to bring a live event to an ordered fold: until then nothing else speaks of it.
+    fn is_left_to_a_backfill(&self, event: Seq) -> rusqlite::Result<bool> {
+        for (subscriber, after) in self.backfilling {
+            if *after < event && self.conn.prepare_cached(LEFT)?.exists([event, *subscriber])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// When a delivery ends is nobody's guess: look again, but not all the time.
@@ -218,8 +232,12 @@ pub(in crate::sqlite) const AMONG_OTHERS: &str = "SELECT 1 FROM members m JOIN w
     LEFT JOIN deliveries d ON d.id = w.delivery
     WHERE m.event = ?1 AND (w.stage = 0 OR d.status IN (0, 1, 2, 4)) LIMIT 1";
 
+pub(in crate::sqlite) const LEFT: &str = "SELECT 1 FROM events e JOIN subscribers s ON s.no = ?2
+    WHERE e.seq = ?1 AND s.project = e.project AND s.deleted_at IS NULL AND e.version >= s.created_version
+        AND s.backfill_after < e.seq AND e.seq <= s.backfill_until";
+
 /// Whether a delivery that may still be sent carries the event. What was made with it follows it.
-fn is_needed(conn: &Connection, event: Seq) -> rusqlite::Result<bool> {
+fn is_carried(conn: &Connection, event: Seq) -> rusqlite::Result<bool> {
     let mut following = conn.prepare_cached(FOLLOWING)?;
     let mut rows = following.query(params![event, i64::MAX])?;
     while let Some(row) = rows.next()? {

@@ -57,6 +57,7 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: made with it", sweep::events::FOLLOWING.to_owned()),
         ("retention: made later", sweep::events::LATER.to_owned()),
         ("retention: among others", sweep::events::AMONG_OTHERS.to_owned()),
+        ("retention: left to a backfill", sweep::events::LEFT.to_owned()),
         ("retention: oldest bucket", sweep::observed::OLDEST_BUCKET.to_owned()),
         ("retention: buckets", sweep::observed::REMOVE_BUCKETS.to_owned()),
         ("retention: an ended metric's rollups", sweep::observed::REMOVE_OF_METRIC[0].to_owned()),
