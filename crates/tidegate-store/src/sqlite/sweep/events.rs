@@ -53,6 +53,7 @@ impl Step<'_> {
             let times = row.get::<_, Option<i64>>(1)?.zip(row.get(2)?);
             Ok((row.get(0)?, times, row.get(3)?, row.get(4)?))
         })?;
+        let observed = self.observed()?;
         for (seq, times, term, keep_ms) in &rows {
             if let Some((accepted, newest)) = times {
                 let due = Timestamp::from_ms(*accepted).plus(keep_ms.map_or(self.terms.events, length));
@@ -60,7 +61,8 @@ impl Step<'_> {
                     self.out.due_at(due);
                     continue;
                 }
-                if self.is_needed(*seq)? {
+                // It may have been observed, and yet somebody who began to count anew has not looked at it.
+                if *seq > observed || self.is_needed(*seq)? {
                     self.look_again();
                     continue;
                 }
