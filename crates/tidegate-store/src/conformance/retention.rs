@@ -22,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_pause_begins_anew_when_it_ends,
         what_a_deleted_subscriber_left_goes,
         an_id_is_new_again_and_numbers_are_not,
+        a_unit_is_known_for_as_long_as_any_of_its_events,
         old_definitions_go_and_traces_stay_true,
         ended_jobs_go,
         numbers_of_what_is_gone_are_not_used_again,
@@ -266,6 +267,23 @@ async fn an_id_is_new_again_and_numbers_are_not(mut bench: Bench) {
         second.delivery > first.delivery && second.event > first.delivery,
         "numbers are never used again"
     );
+}
+
+/// The events of a unit go one by one, each when nothing needs it.
+async fn a_unit_is_known_for_as_long_as_any_of_its_events(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    let unit = || draft("whole").with(draft("part").to(subscriber));
+    bench.send([unit()]).await;
+    let job = bench.claim_one(subscriber).await;
+    bench.exhaust(&job).await;
+    bench.pass(EVENTS);
+    round(&bench, 100).await;
+    assert_eq!(ids(&bench).await, ["part"]);
+    let again = bench.send([unit(), draft("other").with(draft("part"))]).await;
+    assert_eq!(super::bench::statuses(&again), [UnitStatus::Duplicate, UnitStatus::Conflict]);
+    let lone = bench.send([unit()]).await;
+    assert_eq!(super::bench::statuses(&lone), [UnitStatus::Duplicate]);
+    assert_eq!(ids(&bench).await, ["part"]);
 }
 
 async fn old_definitions_go_and_traces_stay_true(mut bench: Bench) {

@@ -47,10 +47,11 @@ fn is_sound(keys: &[Key]) -> bool {
 
 /// Whether a unit is there already, and if so, how it compares.
 fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
-    for (index, key) in keys(entry).iter().enumerate() {
-        match holders.get(key) {
+    for key in keys(entry) {
+        match holders.get(&key) {
             None => {}
-            Some((_, print)) if index == 0 && *print == Some(entry.routed.unit.fingerprint) => {
+            // Whichever of its events it is: the others may have gone before it.
+            Some((_, print)) if *print == Some(entry.routed.unit.fingerprint) => {
                 return Some(UnitStatus::Duplicate);
             }
             Some(_) => return Some(UnitStatus::Conflict),

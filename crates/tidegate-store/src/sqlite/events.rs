@@ -22,11 +22,12 @@ pub(super) fn known(
     project: ProjectNo,
     routed: &RoutedUnit,
 ) -> rusqlite::Result<Option<UnitStatus>> {
-    for (index, (event, key)) in routed.unit.events.iter().zip(&routed.keys).enumerate() {
+    for (event, key) in routed.unit.events.iter().zip(&routed.keys) {
         for seq in dedupe.events_of(context.conn, &context.delta, *key)? {
             match same_id(context.conn, seq, project, event)? {
                 None => {}
-                Some(print) if index == 0 && print == Some(routed.unit.fingerprint) => {
+                // Whichever of its events it is: the others may have gone before it.
+                Some(print) if print == Some(routed.unit.fingerprint) => {
                     return Ok(Some(UnitStatus::Duplicate));
                 }
                 Some(_) => return Ok(Some(UnitStatus::Conflict)),
