@@ -28,7 +28,11 @@ pub(super) async fn recount(
     of: &Recount,
     mut recounter: Box<dyn Recounter>,
 ) -> Asked<Recounted> {
-    conn.client().batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    // The lock comes before the snapshot: whoever waits for a period to be detached with a snapshot from before that finds
+    // its events neither there nor where they were put.
+    let begin =
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; LOCK TABLE events IN ACCESS SHARE MODE";
+    conn.client().batch_execute(begin).await?;
     recounter.begin(backfills::of_service(conn, of).await?);
     let (sql, limit) = (events_sql(), ROWS_PER_QUESTION as i64);
     let (kind, source) = (of.type_name.as_bytes(), of.service.as_bytes());

@@ -15,7 +15,7 @@ use super::periods::{HAS_OWN_TERM, NEEDED};
 use super::{PAST, Step};
 use crate::Sweep;
 use crate::postgres::db::Asked;
-use crate::postgres::keeping;
+use crate::postgres::{events, keeping};
 
 const OVERDUE: &str = "SELECT seq FROM events_overdue WHERE seq > $1 ORDER BY seq LIMIT $2";
 const OVERDUE_EVENTS: &str =
@@ -86,6 +86,8 @@ impl Step<'_> {
     /// Type after type, for as long as a step may take.
     pub(super) async fn remove_typed(&mut self, mut after: i64) -> Asked<Sweep> {
         let mut left = self.limit;
+        // Each is looked at once, so not before everything with a lower number is there.
+        let horizon = events::horizon(self.conn, self.space).await?;
         while left > 0 {
             let Some(row) = self.conn.row(TERM, &[&after]).await? else { return Ok(Sweep::Events(0)) };
             let term = Term {
@@ -96,7 +98,7 @@ impl Step<'_> {
                 keep: length(row.get(4)),
                 walked: row.get(5),
             };
-            let (looked, is_over) = self.remove_of_type(&term, left).await?;
+            let (looked, is_over) = self.remove_of_type(&term, horizon, left).await?;
             // One that has nothing to be looked at costs as much as a row.
             left -= looked.clamp(1, left);
             after = if is_over { term.no } else { term.no - 1 };
@@ -105,13 +107,18 @@ impl Step<'_> {
     }
 
     /// Says how many rows it looked at, and whether there are no more that are due.
-    async fn remove_of_type(&mut self, term: &Term, limit: usize) -> Asked<(usize, bool)> {
+    async fn remove_of_type(&mut self, term: &Term, horizon: Seq, limit: usize) -> Asked<(usize, bool)> {
         let values: crate::postgres::db::Values<'_> =
             &[&term.project, &term.kind, &term.walked, &(limit as i64)];
         let rows = self.conn.rows(OLDEST_OF_TYPE, values).await?;
         let (mut walked, mut is_over, mut due) = (term.walked, rows.len() < limit, Vec::new());
         for row in &rows {
             let seq = row.get(0);
+            if seq > horizon {
+                self.look_again();
+                is_over = true;
+                break;
+            }
             if row.get::<_, &[u8]>(3) == term.source {
                 let at = Timestamp::from_ms(row.get(1)).plus(term.keep);
                 if at > self.now {

@@ -47,6 +47,10 @@ pub(super) const NEEDED: &str =
 pub(super) const HAS_OWN_TERM: &str = "((SELECT TRUE FROM event_terms t
     WHERE t.project = e.project AND t.source = e.source AND t.type = e.type) IS NOT NULL)";
 
+/// What has outlived a period.
+pub(super) const KEPT: &str =
+    "SELECT seq FROM events_kept WHERE seq >= $1 AND seq <= $2 ORDER BY seq LIMIT $3";
+
 /// A table that holds, or held, one period.
 pub(super) struct Table {
     period: i64,
@@ -335,16 +339,39 @@ impl Step<'_> {
     /// Drops the oldest period of members whose events have gone, or nearly all, in the same way.
     pub(super) async fn drop_members(&mut self) -> Asked<bool> {
         let there: Vec<i64> = self.tables("events").await?.iter().map(|table| table.period).collect();
-        let mut tables = self.tables("members").await?.into_iter();
-        let is_over = |table: &Table| !there.contains(&table.period) && self.end_of(table) <= self.now;
-        let Some(table) = tables.find(is_over) else { return Ok(false) };
+        for table in self.tables("members").await? {
+            if there.contains(&table.period) || self.end_of(&table) > self.now {
+                continue;
+            }
+            if let Some(left) = self.events_of_members(&table).await? {
+                return self.drop_members_of(&table, &left).await;
+            }
+        }
+        Ok(false)
+    }
+
+    /// The kept events of a period, unless too many members would have to be moved with them. They do not become more: the
+    /// period itself is gone.
+    async fn events_of_members(&self, table: &Table) -> Asked<Option<Vec<Seq>>> {
+        let more = MOVED_MAX as i64 + 1;
+        let range = [self.first_no(table), self.last_no(table)];
+        let rows = self.conn.rows(KEPT, &[&range[0], &range[1], &more]).await?;
+        let left: Vec<Seq> = rows.iter().map(|row| row.get(0)).collect();
+        if left.len() > MOVED_MAX {
+            return Ok(None);
+        }
+        let sql = members_sql(&name("members", table), "1");
+        let sql = format!("SELECT count(*) FROM ({sql} LIMIT $2) m");
+        let count: i64 = self.conn.client().query_one(&sql, &[&left, &more]).await?.get(0);
+        Ok((count < more).then_some(left))
+    }
+
+    async fn drop_members_of(&self, table: &Table, left: &[Seq]) -> Asked<bool> {
         self.detaching(async {
-            let name = name("members", &table);
+            let name = name("members", table);
             self.detach("members", &name).await?;
-            let put_back = format!(
-                "INSERT INTO members SELECT * FROM {name} WHERE event IN (SELECT seq FROM events_kept)"
-            );
-            self.conn.client().execute(&put_back, &[]).await?;
+            let put_back = format!("INSERT INTO members {}", members_sql(&name, "m.*"));
+            self.conn.client().execute(&put_back, &[&left]).await?;
             self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
             Ok(true)
         })
@@ -368,7 +395,16 @@ fn name(kind: &str, table: &Table) -> String {
     format!("{kind}_{}", table.period)
 }
 
-/// Others stood in the way for longer than they may be held up.
+/// What the events of `$1` have in a table of members. Each is one look at its index, whatever the planner makes of arrays.
+pub(super) fn members_sql(table: &str, what: &str) -> String {
+    format!(
+        "SELECT {what} FROM unnest($1::bigint[]) AS k(event)
+            CROSS JOIN LATERAL (SELECT * FROM {table} i WHERE i.event = k.event OFFSET 0) m"
+    )
+}
+
+/// Others stood in the way for longer than they may be held up, or it took too long itself.
 fn has_waited(error: &tokio_postgres::Error) -> bool {
-    matches!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED))
+    let codes = [&SqlState::LOCK_NOT_AVAILABLE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::QUERY_CANCELED];
+    error.code().is_some_and(|code| codes.contains(&code))
 }

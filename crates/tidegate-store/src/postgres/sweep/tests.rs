@@ -1,6 +1,8 @@
 //! What only a store in periods promises about retention: that periods are dropped as a whole, in nobody's way, and that
 //! nothing is dropped which somebody is about to need. The rest is tested by the conformance suite.
 
+mod bounds;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
