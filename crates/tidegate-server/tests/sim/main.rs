@@ -63,7 +63,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 59] = [
+const RARE_PATHS: [&str; 60] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
