@@ -57,6 +57,8 @@ struct State {
     due: Option<Timestamp>,
     asks: Vec<oneshot::Sender<()>>,
     held: Held,
+    /// The time of the earliest group that may be written and has not been settled. Its events may come to be seen at any moment.
+    under_way: Option<Timestamp>,
     is_stopping: bool,
 }
 
@@ -111,6 +113,28 @@ impl Observe {
         }
     }
 
+    /// A group is about to be committed; says what time its events have. One whose outcome is not known stays under way until
+    /// another one was committed behind it.
+    pub(super) fn begin_group(&self) -> Timestamp {
+        let mut state = self.lock();
+        // While the state is held: whoever asks up to when everything is known sees this group, or asked before its time.
+        let now = self.clock.now();
+        state.under_way = Some(state.under_way.map_or(now, |earlier| earlier.min(now)));
+        now
+    }
+
+    /// Everything that was under way has been committed and told, or came to nothing.
+    pub(super) fn end_group(&self) {
+        self.lock().under_way = None;
+    }
+
+    /// Whatever was accepted here before this can be seen now.
+    fn settled_before(&self) -> Timestamp {
+        let state = self.lock();
+        let now = self.clock.now();
+        state.under_way.map_or(now, |under_way| under_way.min(now))
+    }
+
     /// Something may have been committed that nobody tells of.
     pub(super) fn forget(&self) {
         self.lock().held.forget();
@@ -133,7 +157,7 @@ impl Observe {
             _ = answer => {}
             () = self.clock.pause(PATIENCE) => {}
         }
-        self.store.observed_until(self.clock.now()).await
+        self.store.observed_until(self.settled_before()).await
     }
 
     pub(super) fn stop(&self) {
@@ -240,9 +264,9 @@ impl Observe {
         generation: u64,
         types: &mut Types,
     ) -> tidegate_store::Result<Read> {
-        let began = self.clock.now();
+        let before = self.settled_before();
         let slice = self.slice(mark, generation).await?;
-        let at = if slice.is_end && !mark.is_orphan { began } else { slice.at.unwrap_or(mark.at) };
+        let at = if slice.is_end && !mark.is_orphan { before } else { slice.at.unwrap_or(mark.at) };
         if slice.events.iter().any(|(_, event)| event.version > types.version()) {
             types.refresh(&*self.store).await?;
         }

@@ -329,7 +329,7 @@ impl Persist {
     /// Routes what the newest roster has not routed, and says what memory can take.
     fn prepare(&self, batch: &mut Batch) {
         let roster = self.rosters.current();
-        let now = self.clock.now();
+        let now = self.observe.begin_group();
         let mut rerouting = Rerouting::to(&roster, now);
         for (submission, routed_by) in batch.group.submissions.iter_mut().zip(&mut batch.rosters) {
             if routed_by.version != roster.version {
@@ -358,6 +358,7 @@ impl Persist {
         self.release(self.desk.take(&mut committed));
         self.watch.committed(&batch.group, committed.stale);
         self.observe.committed(&mut batch.group, &committed);
+        self.observe.end_group();
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {
                 tracing::error!(%error, "a submission could not be written");

@@ -28,13 +28,14 @@ use super::pasts::{self, Counting};
 use super::plan::{Act, END_T, KEYS, Plan, TYPES};
 
 /// What a campaign must have seen.
-pub(crate) const RARE_PATHS: [&str; 6] = [
+pub(crate) const RARE_PATHS: [&str; 7] = [
     "a flush repeated",
     "a flush whose answer was lost",
     "a metric that ended",
     "a past counted",
     "a state counted anew",
     "an event counted",
+    "somebody told up to when all is counted",
 ];
 
 const DAY_MS: i64 = 24 * 3_600_000;
@@ -104,13 +105,33 @@ pub(crate) fn plan(seed: u64, plan: &mut Plan) {
             plan.acts.push((dice.between(1_000, END_T - 1_000), Act::Catalog { project, edit }));
         }
     }
+    // Somebody asks while events are being written.
+    let posts = plan.acts.iter().filter(|(_, act)| matches!(act, Act::Post { .. }));
+    let asks: Vec<i64> = posts.flat_map(|(t, _)| [t + dice.between(0, 5), t + dice.between(0, 40)]).collect();
+    plan.acts.extend(asks.into_iter().map(|t| (t, Act::Ask)));
 }
 
 impl Site {
     /// What the API does before it answers a question.
     pub(crate) async fn ask(&self) {
-        // The answer is worth nothing here: it comes, or the store is away.
-        let _ = self.pipeline.observe.catch_up().await;
+        let Ok(until) = self.pipeline.observe.catch_up().await else { return };
+        let mark = self.parts.store.marks().await.ok().and_then(|marks| marks.into_iter().next());
+        let Some(mark) = mark else { return };
+        let mut behind = Vec::new();
+        for project in self.parts.rosters.current().projects.values().map(|row| row.no) {
+            let filter = EventFilter { limit: 10_000, ..EventFilter::default() };
+            let events =
+                self.parts.store.events(project, filter).await.map_or_else(|_| Vec::new(), |page| page.items);
+            behind
+                .extend(events.into_iter().filter(|event| event.seq > mark.seq && event.accepted_at < until));
+        }
+        let mut history = self.history.lock();
+        history.complete_until = history.complete_until.max(until.as_ms());
+        history.reach("somebody told up to when all is counted");
+        for event in behind {
+            let (id, at) = (event.id, event.accepted_at);
+            history.violation(format!("P4 all up to {until} is said to be counted, and {id} of {at} is not"));
+        }
     }
 
     /// Declares that events of a type are counted.

@@ -102,6 +102,8 @@ pub(crate) struct History {
     pub(crate) jumps: Vec<i64>,
     /// And by how much.
     pub(crate) moves: Vec<i64>,
+    /// Up to when somebody was told that everything is counted.
+    pub(crate) complete_until: i64,
     /// The run is over, and its remains are removed by a clock that may be wrong.
     pub(crate) is_ageing: bool,
 }

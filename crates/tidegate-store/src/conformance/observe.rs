@@ -202,6 +202,9 @@ async fn a_slice_is_counted_once(bench: Bench) {
     let again = flush(&bench, mark, &slice, by_id(metric, &slice)).await;
     assert!(matches!(again, Err(Error::Conflict(_))), "{again:?}");
     assert_eq!(counted(&bench, metric, Grain::D1).await, once);
+    bench.send(drafts(&["c"])).await;
+    let until = bench.store().observed_until(bench.later(60_000)).await.expect("the store works");
+    assert!(until <= now, "what comes at the very time of the mark is not counted yet");
 }
 
 async fn the_mark_survives_the_process(mut bench: Bench) {

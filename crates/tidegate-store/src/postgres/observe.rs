@@ -34,10 +34,10 @@ pub(super) async fn marks(conn: &Conn, own: Incarnation) -> Asked<Vec<Mark>> {
     Ok(rows.iter().map(mark).collect())
 }
 
-/// A life that has written nothing since its mark was set has nothing behind it.
+/// A life that has written nothing since its mark was set has nothing behind it. What it wrote at the very time of its mark may be.
 pub(super) async fn until(conn: &Conn, now: Timestamp) -> Asked<Timestamp> {
     let sql = "SELECT min(m.at) FROM marks m LEFT JOIN replicas r USING (incarnation)
-        WHERE r.incarnation IS NULL OR r.at > m.at";
+        WHERE r.incarnation IS NULL OR r.at >= m.at";
     let at: Option<i64> = conn.only(sql, &[]).await?.get(0);
     Ok(at.map_or(now, |at| Timestamp::from_ms(at).min(now)))
 }

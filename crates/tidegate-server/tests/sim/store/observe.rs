@@ -29,7 +29,16 @@ impl FaultyStore {
                 history.claims.remove(&claim.delivery);
             }
         }
+        let (known, until) = (history.accepted.len(), history.complete_until);
         arrivals::note(&mut history, group, committed, t);
+        // A clock that went back may begin a life before what it showed in the last one.
+        let has_gone_back = history.moves.iter().any(|ms| *ms < 0);
+        if history.accepted.len() > known && group.now.as_ms() < until && !has_gone_back {
+            let now = group.now;
+            history.violation(format!(
+                "P4 all up to {until} was said to be counted, and an event of {now} comes"
+            ));
+        }
         for job in &committed.jobs {
             let claimed = Claimed {
                 token: job.token,
