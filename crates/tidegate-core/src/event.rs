@@ -3,7 +3,7 @@
 //! The body is built once, at acceptance, and never again: stored bytes are signed bytes are sent bytes. `data`
 //! stands in it byte for byte as it came in.
 
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use ring::digest;
@@ -160,9 +160,9 @@ pub fn lookup_key(project: i64, source: &str, id: &str) -> i64 {
 }
 
 /// All keys that [`lookup_key`] may give for this id, whatever its source.
-pub fn lookup_range(project: i64, id: &str) -> Range<i64> {
+pub fn lookup_range(project: i64, id: &str) -> RangeInclusive<i64> {
     let start = high_bits(id_hash(project, id));
-    start..start.saturating_add(0x0100_0000)
+    start..=start | 0x00ff_ffff
 }
 
 fn high_bits(hash: [u64; 2]) -> i64 {

@@ -61,6 +61,7 @@ pub struct Metrics {
     retries: Counter,
     connections: Gauge,
     results_stale: Counter,
+    left_out: Counter,
     lives: Counter,
     takeovers: Counter,
     taken_over: Counter,
@@ -110,6 +111,7 @@ impl Default for Metrics {
             retries: Counter::default(),
             connections: Gauge::default(),
             results_stale: Counter::default(),
+            left_out: Counter::default(),
             lives: Counter::default(),
             takeovers: Counter::default(),
             taken_over: Counter::default(),
@@ -228,8 +230,9 @@ impl Metrics {
         );
     }
 
-    /// Registered apart: they stay at zero with a store of one's own.
+    /// Registered apart: they stay at zero, most of them with a store of one's own.
     fn register_sharing(&self, registry: &mut Registry) {
+        registry.register("left_out", "What the store refused for good", self.left_out.clone());
         registry.register(
             "results_stale",
             "Results refused because their claim was void",
@@ -373,6 +376,7 @@ impl Metrics {
         self.commit_events.inc_by(events);
         self.group_events.observe(events as f64);
         self.results_stale.inc_by(committed.stale);
+        self.left_out.inc_by(committed.refused);
         self.commit_seconds.observe(took.as_secs_f64());
     }
 

@@ -17,7 +17,7 @@ use tidegate_core::route::Route;
 use tidegate_core::schedule::fits;
 use tidegate_core::time::Timestamp;
 
-use crate::{EventRow, JobStep, Result};
+use crate::{Error, EventRow, JobStep, Result};
 
 /// One transaction's worth of work, gathered from everybody who has some.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +76,36 @@ impl Group {
             close: self.close,
             ..self.bare()
         }
+    }
+
+    /// The same, each thing by itself, in the order in which they are written together.
+    pub(crate) fn pieces(&self) -> Vec<Self> {
+        let with = |change: &dyn Fn(&mut Self)| {
+            let mut piece = self.bare();
+            change(&mut piece);
+            piece
+        };
+        let results = self.results.iter().map(|one| with(&|piece| piece.results.push(one.clone())));
+        let streaks = self.streaks.iter().map(|one| with(&|piece| piece.streaks.push(*one)));
+        let penalties = self.penalties.iter().map(|one| with(&|piece| piece.penalties.push(*one)));
+        let released = self.released.iter().map(|one| with(&|piece| piece.released.push(*one)));
+        let asked = self.asked.iter().map(|one| with(&|piece| piece.asked.push(*one)));
+        let seals = self.seals.iter().map(|one| with(&|piece| piece.seals.push(*one)));
+        let close = (self.close > 0).then(|| with(&|piece| piece.close = self.close));
+        let backfills = self.backfills.iter().map(|one| with(&|piece| piece.backfills.push(one.clone())));
+        let steps = self.steps.iter().map(|one| with(&|piece| piece.steps.push(one.clone())));
+        let first = results.chain(streaks).chain(penalties).chain(released).chain(asked);
+        first.chain(seals).chain(close).chain(backfills).chain(steps).collect()
+    }
+
+    /// A piece can not be written, whoever tries: it is told and left out, so that nobody else waits for it. A claim whose
+    /// result was left out ends with the process.
+    pub(crate) fn leave_out(self, error: &Error, all: &mut Committed) {
+        let Self { results, seals, .. } = &self;
+        let delivery = results.first().map(|one| one.claim.delivery);
+        tracing::error!(%error, delivery, "something can not be written and is left out");
+        all.unsealed.extend(seals.iter().map(|seal| seal.claim));
+        all.refused += 1;
     }
 
     pub(crate) fn alone(&self, submission: &Submission) -> Self {
@@ -425,6 +455,8 @@ pub struct Committed {
     pub stepped: Vec<JobNo>,
     /// Results refused because their claim was no longer valid.
     pub stale: u64,
+    /// What could not be written and was left out, beside submissions.
+    pub refused: u64,
     /// Claims by which something was to be sealed and that were no longer valid: it must not be sent by them.
     pub unsealed: Vec<Claim>,
     /// Windows that closed.
@@ -445,6 +477,7 @@ impl Committed {
         self.backfilled.extend(later.backfilled);
         self.stepped.extend(later.stepped);
         self.stale += later.stale;
+        self.refused += later.refused;
         self.unsealed.extend(later.unsealed);
         self.closed.extend(later.closed);
         self.close_due = [self.close_due, later.close_due].into_iter().flatten().min();

@@ -6,10 +6,10 @@ use tidegate_core::catalog::Mode;
 use tidegate_core::delivery::Status;
 use tidegate_core::retry::Next;
 
-use super::bench::{Bench, PLENTY, PROJECT, draft, finished, room, statuses, submission};
+use super::bench::{Bench, PLENTY, PROJECT, claim, draft, finished, room, statuses, submission};
 use super::{Case, named};
 use crate::UnitStatus::{Accepted, Duplicate};
-use crate::{Change, Error, Group, Refill, Room};
+use crate::{Change, Error, Finished, Group, Refill, Room};
 
 pub(super) fn cases() -> Vec<Case> {
     named!["group":
@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_bad_unit_fails_its_whole_submission,
         a_bad_submission_does_not_strand_spilled_work,
         a_bad_submission_does_not_widen_the_room,
+        a_result_that_can_not_be_written_is_left_out_alone,
         a_stale_configuration_refuses_everything,
         a_group_without_events_needs_no_version,
         an_empty_group_is_fine,
@@ -96,6 +97,60 @@ async fn a_bad_submission_does_not_widen_the_room(bench: Bench) {
     let committed = bench.send_into(room(2, &[subscriber]), good.chain([bad])).await;
     assert_eq!(committed.jobs.len(), 2, "memory said it can take two");
     assert_eq!(committed.spilled, [subscriber]);
+}
+
+/// A second attempt that claims to be the first breaks the rule that each is kept once.
+async fn a_result_that_can_not_be_written_is_left_out_alone(mut bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    for round in 0..2 {
+        let names = ["bad", "good", "free", "head", "next"].map(|name| format!("{name}{round}"));
+        let [bad, good, free, head, next] = &names;
+        let lane = |name: &String| draft(name).lane(subscriber, round);
+        bench.send([draft(bad).to(subscriber)]).await;
+        let first = bench.claim_one(subscriber).await;
+        bench.finish(&first, Next::RetryAt(bench.later(10))).await;
+        bench.send([draft(good).to(subscriber), draft(free).to(subscriber), lane(head), lane(next)]).await;
+        bench.pass(10);
+        let mut jobs = bench.claim_all(subscriber).await;
+        jobs.sort_by_key(|job| job.delivery);
+        let [again, well, back, ahead] = &jobs[..] else { panic!("four are due, not {jobs:?}") };
+        let retry = Next::RetryAt(bench.later(1_000));
+        let bad_result = Finished { n: 1, ..finished(again, retry, bench.now) };
+        let results = vec![
+            finished(well, Next::Delivered, bench.now),
+            bad_result,
+            finished(ahead, Next::Delivered, bench.now),
+        ];
+        // The same with events in the group and without.
+        let submissions = (round == 0).then(|| submission([draft("new")])).into_iter().collect();
+        let group = Group {
+            results,
+            submissions,
+            released: vec![claim(back)],
+            streaks: vec![(subscriber, Some(bench.now))],
+            room: room(1, &[subscriber]),
+            ..Group::default()
+        };
+        let committed = bench.commit(group).await;
+        assert_eq!((committed.refused, committed.stale), (1, 0));
+        assert!(committed.submissions.iter().all(|answer| matches!(answer.as_deref(), Ok([Accepted]))));
+        let in_hand: Vec<i64> = committed.jobs.iter().map(|job| job.delivery).collect();
+        assert_eq!(in_hand, [bench.row(subscriber, next).await.no], "the lane goes on, in memory");
+        let expected = [
+            (bad, Status::Sending),
+            (good, Status::Delivered),
+            (free, Status::Pending),
+            (head, Status::Delivered),
+        ];
+        for (name, status) in expected {
+            assert_eq!(bench.status(subscriber, name).await, status, "{name}");
+        }
+        bench.deliver(&committed.jobs[0]).await;
+        bench.deliver(&bench.claim_one(subscriber).await).await;
+    }
+    // It is due again with the end of the process.
+    bench.reopen().await;
+    assert_eq!(bench.claim_all(subscriber).await.len(), 2);
 }
 
 async fn a_stale_configuration_refuses_everything(bench: Bench) {

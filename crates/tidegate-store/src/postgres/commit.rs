@@ -126,7 +126,7 @@ impl Writer {
         }
         let committed = match self.run(group, group.room.clone()).await {
             Ok((committed, _)) => committed,
-            Err(Failure::Bad(_)) if !group.submissions.is_empty() => self.one_by_one(group).await?,
+            Err(Failure::Bad(_)) => self.one_by_one(group).await?,
             Err(failure) => return Err(failure.into()),
         };
         let mut all = std::mem::take(&mut self.owed);
@@ -134,10 +134,14 @@ impl Writer {
         Ok(all)
     }
 
-    /// Some submission can not be written: each goes alone, after what comes before them and before the refills, whose
-    /// answers speak of what all of them left in the store.
+    /// Something can not be written, most likely a submission: each goes alone, after what comes before them and before the
+    /// refills, whose answers speak of what all of them left in the store.
     async fn one_by_one(&mut self, group: &Group) -> Result<Committed> {
-        let (mut all, mut room) = self.run(&group.before_submissions(), group.room.clone()).await?;
+        let first = group.before_submissions();
+        let (mut all, mut room) = match self.run(&first, group.room.clone()).await {
+            Err(Failure::Bad(_)) => self.in_pieces(&first, group.room.clone()).await?,
+            written => written?,
+        };
         // From here on something is written: what fails is told where it belongs, never instead of what did not.
         for submission in &group.submissions {
             match self.run(&group.alone(submission), room.clone()).await {
@@ -150,6 +154,26 @@ impl Writer {
         }
         let refilled = self.run(&group.only_refills(), room).await;
         Ok(all.end(group, refilled.ok().map(|(refilled, _)| refilled)))
+    }
+
+    /// It is none of the submissions: what can be written is, and the rest is left out.
+    async fn in_pieces(&mut self, group: &Group, mut room: Room) -> Result<(Committed, Room)> {
+        let mut all = Committed::default();
+        for piece in group.pieces() {
+            match self.run(&piece, room.clone()).await {
+                Ok((one, left)) => {
+                    all.absorb(one);
+                    room = left;
+                }
+                Err(Failure::Bad(error)) => piece.leave_out(&error, &mut all),
+                Err(failure) => {
+                    // What was claimed so far is handed over with the next group.
+                    self.owed.absorb(all);
+                    return Err(failure.into());
+                }
+            }
+        }
+        Ok((all, room))
     }
 
     /// Writes a group; what is left of the room comes back with what it did.
@@ -365,7 +389,8 @@ fn judge(fault: Fault, conn: &Conn, routed: Version) -> Failure {
         FENCED => Failure::Refused(Error::Fenced),
         STALE => Failure::Refused(Error::Stale { routed, current: told_version(&error) }),
         "40001" | "40P01" | "55P03" => Failure::Again(text),
-        code if code.starts_with("22") || code.starts_with("23") => Failure::Bad(text),
+        // What does not fit: a value, a constraint, a limit of the server's own.
+        code if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => Failure::Bad(text),
         code if ["08", "57", "58", "XX"].iter().any(|class| code.starts_with(class)) => {
             Failure::Unknown(text)
         }

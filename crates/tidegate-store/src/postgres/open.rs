@@ -290,6 +290,11 @@ impl Periods {
         time.as_ms().div_euclid(length)
     }
 
+    /// Whether a period and the one behind it have numbers. With the usual periods those end in September 2059.
+    fn have_numbers(self, period: i64) -> bool {
+        period < (i64::MAX >> self.bits) - 1
+    }
+
     /// The first number of a period.
     pub(super) fn first_no(self, period: i64) -> i64 {
         period << self.bits
@@ -299,6 +304,11 @@ impl Periods {
 /// Makes sure that a period has its partitions and that numbers are drawn from it; the next one gets its own beside that.
 pub(super) async fn enter_period(pool: &Arc<Pool>, shared: &Shared, period: i64) -> Asked<()> {
     let (space, periods) = (shared.space, shared.periods);
+    if !periods.have_numbers(period) {
+        let why = "the clock is so far ahead that there are no numbers for events of that time: nothing is written until it \
+            is right; set the clock of the database's server, then start this process again";
+        return Err(Error::Unavailable(why.to_owned()).into());
+    }
     pool.transact(move |conn| Box::pin(async move { make_partitions(conn, space, periods, period).await }))
         .await?;
     // Only now, when the partitions are there for everybody: drawing is not part of any transaction.
@@ -349,4 +359,27 @@ async fn make_partitions(conn: &Conn, space: i32, periods: Periods, period: i64)
     }
     conn.execute("UPDATE installation SET period = $1", &[&period]).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_period_has_numbers_beyond_the_last() {
+        for periods in [Periods::default(), Periods { length: Duration::from_secs(1), bits: 22 }] {
+            let last = (0..63).rev().fold(0, |period, bit| {
+                let higher = period | 1 << bit;
+                if periods.have_numbers(higher) { higher } else { period }
+            });
+            let firsts = [last, last + 1, last + 2].map(|period| periods.first_no(period));
+            assert!(
+                firsts.is_sorted() && firsts[0] > 0,
+                "the partitions of it and of the next end where they should"
+            );
+            assert!(last + 3 > i64::MAX >> periods.bits, "and hardly any is left out");
+        }
+        let last_day = Timestamp::parse("2059-09-15T00:00:00Z").expect("a time");
+        assert!(Periods::default().have_numbers(Periods::default().at(last_day)));
+    }
 }

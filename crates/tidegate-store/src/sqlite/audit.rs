@@ -204,7 +204,7 @@ fn forgotten_ids(conn: &Connection) -> rusqlite::Result<Vec<String>> {
         let key = lookup_key(row.get(1)?, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str()?);
         let mut found = Vec::new();
         for run in &runs {
-            run.look_up(conn, &(key..key + 1), &mut found)?;
+            run.look_up(conn, &(key..=key), &mut found)?;
         }
         if !found.contains(&seq) {
             forgotten.push(format!("the runs of ids are complete up to their mark: event {seq} is missing"));

@@ -72,7 +72,8 @@ pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
     }
     let committed = match run(writer, group, group.room.clone()) {
         Ok((committed, _)) => committed,
-        Err(error) if group.submissions.is_empty() || is_storage_fault(&error) => return Err(failed(error)),
+        Err(error) if is_storage_fault(&error) => return Err(failed(error)),
+        Err(error) if group.submissions.is_empty() && !is_refusal(&error) => return Err(failed(error)),
         Err(_) => one_by_one(writer, group)?,
     };
     let mut all = std::mem::take(&mut writer.owed);
@@ -80,11 +81,14 @@ pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
     Ok(all)
 }
 
-/// Some submission can not be written: each goes alone, after what comes before them and before the refills, whose
-/// answers speak of what all of them left in the store.
+/// Something can not be written, most likely a submission: each goes alone, after what comes before them and before the
+/// refills, whose answers speak of what all of them left in the store.
 fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
     let first = group.before_submissions();
-    let (mut all, mut room) = run(writer, &first, group.room.clone()).map_err(failed)?;
+    let (mut all, mut room) = match run(writer, &first, group.room.clone()) {
+        Err(error) if is_refusal(&error) => in_pieces(writer, &first, group.room.clone())?,
+        written => written.map_err(failed)?,
+    };
     // From here on something is written: what fails is told where it belongs, never instead of what did not.
     for submission in &group.submissions {
         match run_after_faults(writer, &group.alone(submission), &room) {
@@ -97,6 +101,26 @@ fn one_by_one(writer: &mut Writer, group: &Group) -> Result<Committed> {
     }
     let refilled = run_after_faults(writer, &group.only_refills(), &room);
     Ok(all.end(group, refilled.ok().map(|(refilled, _)| refilled)))
+}
+
+/// It is none of the submissions: what can be written is, and the rest is left out.
+fn in_pieces(writer: &mut Writer, group: &Group, mut room: Room) -> Result<(Committed, Room)> {
+    let mut all = Committed::default();
+    for piece in group.pieces() {
+        match run(writer, &piece, room.clone()) {
+            Ok((one, left)) => {
+                all.absorb(one);
+                room = left;
+            }
+            Err(error) if is_refusal(&error) => piece.leave_out(&failed(error), &mut all),
+            Err(error) => {
+                // What was claimed so far is handed over with the next group.
+                writer.owed.absorb(all);
+                return Err(failed(error));
+            }
+        }
+    }
+    Ok((all, room))
 }
 
 fn run_after_faults(writer: &mut Writer, group: &Group, room: &Room) -> Result<(Committed, Room)> {
@@ -318,6 +342,14 @@ fn accept_routes(
         member = member.or_else(|| context.draft.take_member());
     }
     Ok(member)
+}
+
+/// Whether what was to be written is at fault, whoever tries.
+fn is_refusal(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig)
+    )
 }
 
 /// Errors after which the connection's cached pages may not be what the disk holds.

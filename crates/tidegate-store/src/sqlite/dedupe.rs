@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 use rusqlite::Connection;
 use tidegate_core::event::lookup_key;
@@ -125,7 +125,7 @@ impl Keys {
         found.extend(self.twins.iter().filter(|(twin, _)| *twin == key).map(|(_, seq)| *seq));
     }
 
-    fn find_within(&self, keys: &Range<i64>, found: &mut Vec<Seq>) {
+    fn find_within(&self, keys: &RangeInclusive<i64>, found: &mut Vec<Seq>) {
         let all = self.events.iter().map(|(key, seq)| (*key, *seq)).chain(self.twins.iter().copied());
         found.extend(all.filter(|(key, _)| keys.contains(key)).map(|(_, seq)| seq));
     }
@@ -163,13 +163,17 @@ impl Dedupe {
             next.keys.find(key, &mut found);
         }
         for run in self.runs.iter().filter(|run| run.filter.may_hold(key)) {
-            run.look_up(conn, &(key..key + 1), &mut found)?;
+            run.look_up(conn, &(key..=key), &mut found)?;
         }
         Ok(found)
     }
 
     /// Every event whose key lies in `keys`. Looks at all of memory: for people's questions, not for the hot path.
-    pub(super) fn events_within(&self, conn: &Connection, keys: &Range<i64>) -> rusqlite::Result<Vec<Seq>> {
+    pub(super) fn events_within(
+        &self,
+        conn: &Connection,
+        keys: &RangeInclusive<i64>,
+    ) -> rusqlite::Result<Vec<Seq>> {
         let mut found = Vec::new();
         self.fresh.find_within(keys, &mut found);
         if let Some(next) = &self.next {

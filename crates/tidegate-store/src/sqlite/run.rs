@@ -3,7 +3,7 @@
 //! A row per key would cost as much as the event's own row. So a few hundred keys with their events make one row, which
 //! fills one leaf of the table; the first key of every page stays in memory, and a look-up reads one row.
 
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 use rusqlite::{Connection, params};
 use tidegate_core::id::Seq;
@@ -56,12 +56,12 @@ impl Run {
     pub(super) fn look_up(
         &self,
         conn: &Connection,
-        keys: &Range<i64>,
+        keys: &RangeInclusive<i64>,
         found: &mut Vec<Seq>,
     ) -> rusqlite::Result<()> {
         // The page before the first that begins inside may end inside.
-        let begin = self.firsts.partition_point(|first| *first < keys.start).saturating_sub(1);
-        let end = self.firsts.partition_point(|first| *first < keys.end);
+        let begin = self.firsts.partition_point(|first| first < keys.start()).saturating_sub(1);
+        let end = self.firsts.partition_point(|first| first <= keys.end());
         if begin >= end {
             return Ok(());
         }
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    fn found(run: &Run, conn: &Connection, keys: Range<i64>) -> Vec<Seq> {
+    fn found(run: &Run, conn: &Connection, keys: RangeInclusive<i64>) -> Vec<Seq> {
         let mut found = Vec::new();
         run.look_up(conn, &keys, &mut found).unwrap();
         found
@@ -147,17 +147,26 @@ mod tests {
         let run = run_of(&conn, (0..1_000).map(|n| n * 10 - 5_000));
         for n in 0..1_000 {
             let key = n * 10 - 5_000;
-            assert_eq!(found(&run, &conn, key..key + 1), [n]);
-            assert!(found(&run, &conn, key + 1..key + 2).is_empty());
+            assert_eq!(found(&run, &conn, key..=key), [n]);
+            assert!(found(&run, &conn, key + 1..=key + 1).is_empty());
         }
-        assert_eq!(found(&run, &conn, i64::MIN..i64::MAX).len(), 1_000);
+        assert_eq!(found(&run, &conn, i64::MIN..=i64::MAX).len(), 1_000);
+    }
+
+    #[test]
+    fn the_first_and_the_last_key_there_can_be_are_found() {
+        let conn = Connection::open_in_memory().unwrap();
+        let run = run_of(&conn, [i64::MIN, 0, i64::MAX]);
+        for (key, event) in [(i64::MIN, 0), (0, 1), (i64::MAX, 2)] {
+            assert_eq!(found(&run, &conn, key..=key), [event]);
+        }
     }
 
     #[test]
     fn one_key_of_many_events_may_fill_several_pages() {
         let conn = Connection::open_in_memory().unwrap();
         let run = run_of(&conn, [1, 9].into_iter().chain(std::iter::repeat_n(5, 700)));
-        assert_eq!(found(&run, &conn, 5..6).len(), 700);
-        assert_eq!(found(&run, &conn, 9..10), [1]);
+        assert_eq!(found(&run, &conn, 5..=5).len(), 700);
+        assert_eq!(found(&run, &conn, 9..=9), [1]);
     }
 }

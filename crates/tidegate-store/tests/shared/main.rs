@@ -8,6 +8,7 @@ mod folds;
 mod grounds;
 mod held;
 mod late;
+mod limits;
 mod midnight;
 mod repeats;
 #[path = "../harness/schema.rs"]
