@@ -12,6 +12,7 @@ pub mod postgres;
 pub mod sqlite;
 
 pub mod coordination;
+pub mod decided;
 pub mod doctor;
 
 pub mod sabotage;

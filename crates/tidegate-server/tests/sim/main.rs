@@ -127,7 +127,7 @@ const RARE_PATHS: [&str; 60] = [
 ];
 
 /// What a campaign of processes that share a store must have seen.
-const RARE_PATHS_SHARED: [&str; 23] = [
+const RARE_PATHS_SHARED: [&str; 24] = [
     "a backfill done",
     "a clock jump back",
     "a clock jump forward",
@@ -140,6 +140,7 @@ const RARE_PATHS_SHARED: [&str; 23] = [
     "a lane",
     "a life after a death",
     "a result of a former life refused",
+    "results of two claims of one delivery",
     "a store that might lose something",
     "a takeover of claims",
     "a window cancelled",

@@ -30,6 +30,8 @@ pub(crate) enum Mood {
     Failing,
     /// 429 or 503, with a time to come back.
     Busy,
+    /// 200 at this moment, whenever it came.
+    Until(i64),
     /// No answer, ever.
     Hanging,
     /// No connection.
@@ -125,6 +127,7 @@ impl Receivers {
         }
         let timeout_ms = i64::try_from(outbound.timeout.as_millis()).expect("timeouts are short");
         let (reply, after_ms) = reply(&mood, key.as_deref(), timeout_ms, &mut dice);
+        let after_ms = if let Mood::Until(t) = mood { (t - self.life.t()).max(0) } else { after_ms };
         self.note_arrival(index, &reply);
         self.life.point().await;
         self.wait(after_ms).await;
@@ -258,6 +261,7 @@ fn reply(mood: &Mood, key: Option<&str>, timeout_ms: i64, dice: &mut Dice) -> (R
     let soon = dice.between(0, 30);
     match mood {
         Mood::Healthy(max_ms) => (Reply::Status(200), dice.between(0, *max_ms)),
+        Mood::Until(_) => (Reply::Status(200), 0),
         Mood::Slow => (Reply::Status(204), dice.between(0, timeout_ms * 3 / 2)),
         Mood::Busy => (Reply::Busy, soon),
         Mood::Hanging => (Reply::Silence, 0),

@@ -4,9 +4,8 @@
 //! Where a unit has several events, shares an id with another one of its group, or concerns the quarantine, the ids are
 //! taken in rounds, a unit that can not have all of its own gives back those it got, and only then is anything written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tidegate_core::event::Fingerprint;
 use tokio_postgres::Row;
 
 use super::db::{Asked, Conn};
@@ -16,23 +15,20 @@ use super::open::BLOCK_BITS;
 use super::quarantine;
 use super::submit::{Columns, Entry, NUMBERS_MAX};
 use super::write::{Context, collect};
+use crate::decided::{self, Holders, is_sound};
 use crate::{Admission, Error, Result, Submission, UnitStatus, fingerprint_from};
 
-/// Who has an id: the event's number and its unit's fingerprint.
-type Holders = BTreeMap<Key, (i64, Option<Fingerprint>)>;
-
-pub(super) const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint
+pub(super) const HOLDERS: &str = "SELECT d.key_high, d.key_low, d.fingerprint
     FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
     CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE key_high = i.high AND key_low = i.low OFFSET 0) d";
 
-async fn holders(conn: &Conn, keys: &[Key]) -> Asked<Holders> {
+async fn holders(conn: &Conn, keys: &[Key]) -> Asked<Holders<Key>> {
     if keys.is_empty() {
         return Ok(Holders::new());
     }
     let (high, low): (Vec<i64>, Vec<i64>) = keys.iter().map(|key| (key.high, key.low)).unzip();
     let rows = conn.rows(HOLDERS, &[&high, &low]).await?;
-    let holder =
-        |row: &Row| (Key { high: row.get(0), low: row.get(1) }, (row.get(2), fingerprint_from(row.get(3))));
+    let holder = |row: &Row| (Key { high: row.get(0), low: row.get(1) }, fingerprint_from(row.get(2)));
     Ok(rows.iter().map(holder).collect())
 }
 
@@ -40,24 +36,9 @@ fn keys(entry: &Entry<'_>) -> Vec<Key> {
     entry.routed.unit.events.iter().map(|event| Key::of(entry.project, event)).collect()
 }
 
-/// A unit that names one id twice can not come in.
-fn is_sound(keys: &[Key]) -> bool {
-    keys.iter().collect::<BTreeSet<_>>().len() == keys.len()
-}
-
 /// Whether a unit is there already, and if so, how it compares.
-fn known(entry: &Entry<'_>, holders: &Holders) -> Option<UnitStatus> {
-    for key in keys(entry) {
-        match holders.get(&key) {
-            None => {}
-            // Whichever of its events it is: the others may have gone before it.
-            Some((_, print)) if *print == Some(entry.routed.unit.fingerprint) => {
-                return Some(UnitStatus::Duplicate);
-            }
-            Some(_) => return Some(UnitStatus::Conflict),
-        }
-    }
-    None
+fn known(entry: &Entry<'_>, holders: &Holders<Key>) -> Option<UnitStatus> {
+    decided::known(entry.routed, &keys(entry), holders)
 }
 
 /// The answers to an ordinary group, whose units are single events that share no id.
@@ -247,7 +228,7 @@ async fn take<'a>(
 }
 
 /// Who has an id, and whether this group gave it.
-pub(super) const HOLDERS_AND_OURS: &str = "SELECT d.key_high, d.key_low, d.event, d.fingerprint,
+pub(super) const HOLDERS_AND_OURS: &str = "SELECT d.key_high, d.key_low, d.fingerprint,
         EXISTS (SELECT 1 FROM events e WHERE e.seq = d.event AND e.incarnation = $3 AND e.written = $4)
     FROM unnest($1::bigint[], $2::bigint[]) AS i(high, low)
     CROSS JOIN LATERAL (SELECT * FROM dedupe WHERE key_high = i.high AND key_low = i.low OFFSET 0) d";
@@ -258,39 +239,15 @@ pub(super) async fn read_back(
     submissions: &[Submission],
     (incarnation, written): (i64, i64),
 ) -> Asked<Vec<Vec<UnitStatus>>> {
-    let entries = entries(submissions);
-    let wanted: BTreeSet<Key> = entries.iter().flat_map(keys).collect();
+    let wanted: BTreeSet<Key> = entries(submissions).iter().flat_map(keys).collect();
     let (high, low): (Vec<i64>, Vec<i64>) = wanted.iter().map(|key| (key.high, key.low)).unzip();
     let rows = conn.rows(HOLDERS_AND_OURS, &[&high, &low, &incarnation, &written]).await?;
     let (mut before, mut ours) = (Holders::new(), Holders::new());
     for row in &rows {
-        let side = if row.get(4) { &mut ours } else { &mut before };
-        side.insert(Key { high: row.get(0), low: row.get(1) }, (row.get(2), fingerprint_from(row.get(3))));
+        let side = if row.get(3) { &mut ours } else { &mut before };
+        side.insert(Key { high: row.get(0), low: row.get(1) }, fingerprint_from(row.get(2)));
     }
-    let mut answers: Vec<Vec<UnitStatus>> =
-        submissions.iter().map(|submission| Vec::with_capacity(submission.units.len())).collect();
-    for entry in &entries {
-        answers[entry.place.0].push(replay(entry, &mut before, &ours));
-    }
-    Ok(answers)
-}
-
-/// Decides about one unit as its group did: `before` has what was there when it was its turn, `ours` what the group wrote
-/// in all. What it wrote comes in with the first unit that has it; later ones meet that one.
-fn replay(entry: &Entry<'_>, before: &mut Holders, ours: &Holders) -> UnitStatus {
-    if let Some(status) = known(entry, before) {
-        return status;
-    }
-    let is_ours = known(entry, ours) == Some(UnitStatus::Duplicate);
-    match &entry.routed.admission {
-        Admission::Refused(finding) => UnitStatus::Quarantined(finding.reason),
-        _ if is_ours => {
-            before.extend(keys(entry).into_iter().filter_map(|key| Some((key, *ours.get(&key)?))));
-            UnitStatus::Accepted
-        }
-        Admission::Granted if !is_sound(&keys(entry)) => UnitStatus::Conflict,
-        Admission::Granted | Admission::Released(_) => UnitStatus::Gone,
-    }
+    Ok(decided::read_back(submissions, Key::of, before, &ours))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! [`lanes`].
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -19,6 +18,7 @@ use super::folds::{self, Folding};
 use super::held;
 use super::lanes::{self, Lanes};
 use super::write::Context;
+use crate::decided::newest;
 use crate::sabotage::{self, Line};
 use crate::{BackfillStep, Claim, Finished, Refill, Refilled, RetryOutcome};
 
@@ -102,14 +102,8 @@ pub(super) fn finished_somehow() -> String {
 
 impl Results {
     pub(super) fn of(finished: &[Finished], now: Timestamp) -> Self {
-        let mut ordered: Vec<&Finished> = finished.iter().collect();
-        // Of several about one delivery only the newest claim can hold; of two by one claim the first is heard.
-        ordered.sort_by_key(|one| (one.claim.delivery, Reverse(one.claim.token)));
-        ordered.dedup_by_key(|one| one.claim.delivery);
         let mut results = Self { now: now.as_ms(), ..Self::default() };
-        for one in ordered {
-            results.push(one);
-        }
+        newest(finished).into_iter().for_each(|one| results.push(one));
         results
     }
 

@@ -5,7 +5,7 @@
 //! decision in between takes the same steps, those that need no answer of each other together.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tidegate_core::id::{DeliveryNo, Lane, SubscriberNo};
 use tokio_postgres::types::ToSql;
@@ -19,6 +19,7 @@ use super::lanes::{self, Lanes};
 use super::open::CONFIGURATION;
 use super::submit::{Columns, Entry, NUMBERS_MAX, Stamp};
 use super::{admit, configuration, events, jobs};
+use crate::decided::newest;
 use crate::sabotage::{self, Line};
 use crate::{Admission, BackfillStep, Claim, Committed, Finished, Group, Room};
 
@@ -279,17 +280,10 @@ async fn finish(context: &Context<'_>) -> Asked<Vec<DeliveryNo>> {
     Ok(counted)
 }
 
-/// Of all results those that counted: about each of these deliveries the first by its newest claim.
+/// Of all results those that counted.
 fn heard<'a>(results: &'a [Finished], counted: &[DeliveryNo]) -> Vec<&'a Finished> {
-    let mut heard: BTreeMap<DeliveryNo, Option<&Finished>> = counted.iter().map(|id| (*id, None)).collect();
-    for one in results {
-        if let Some(best) = heard.get_mut(&one.claim.delivery)
-            && best.is_none_or(|best| best.claim.token < one.claim.token)
-        {
-            *best = Some(one);
-        }
-    }
-    heard.into_values().flatten().collect()
+    let counted: BTreeSet<DeliveryNo> = counted.iter().copied().collect();
+    newest(results).into_iter().filter(|one| counted.contains(&one.claim.delivery)).collect()
 }
 
 /// Any group: one step after the other.

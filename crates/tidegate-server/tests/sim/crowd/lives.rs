@@ -5,6 +5,9 @@
 //! (`tidegate-store/src/postgres/replicas.rs`): who lives and since when, by the store's own clock; a group of a life that was
 //! declared dead comes to nothing; declaring it dead voids what it held.
 //!
+//! A group is decided with the code that decides it there (`tidegate_store::decided`): which of its results can count, and what its
+//! requests are told when no answer came back.
+//!
 //! PostgreSQL itself can not play: it answers through sockets, and where time stands still until everybody waits an answer
 //! from outside would come at no particular time. What only its own statements can break is asked of them in
 //! `tidegate-store/tests/shared/`, of two processes on one database, and by `cargo xtask chaos replicas` and `folds` under load.
@@ -13,14 +16,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tidegate_core::event::Event;
 use tidegate_core::id::Incarnation;
 use tidegate_core::lease::{BEAT_TIMEOUT, BEAT_TTL, LEASE_MARGIN};
 use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
+use tidegate_store::decided::{Holders, newest, read_back};
 use tidegate_store::sqlite::SqliteStore;
-use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver};
+use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver, UnitStatus};
 
-use super::super::history::{Ended, Histories};
+use super::super::history::{Ended, EventKey, Histories};
 use super::super::life::Life;
 
 /// Whoever has beaten later than this still acts, and nobody declares it dead: but for a jump of the clock that is no longer than
@@ -45,6 +50,8 @@ pub(crate) struct Lives {
     /// What the store's clock shows at the beginning of true time.
     zero_ms: AtomicI64,
     latest_ms: AtomicI64,
+    /// The ids of all events.
+    kept: Mutex<Holders<EventKey>>,
     /// From when until when it might lose what it is given.
     weakness: Option<(i64, i64)>,
 }
@@ -63,6 +70,7 @@ impl Lives {
             t: AtomicI64::new(0),
             zero_ms: AtomicI64::new(zero_ms),
             latest_ms: AtomicI64::new(zero_ms),
+            kept: Mutex::default(),
             weakness,
         })
     }
@@ -89,6 +97,54 @@ impl Lives {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Incarnation, (Replica, i64)>> {
         self.living.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a group the way PostgreSQL does: of results about one delivery it hears one. And as if no answer had come back:
+    /// what the requests are told is read from what is there.
+    async fn write(&self, life: Incarnation, group: Arc<Group>) -> Result<Committed> {
+        let heard = newest(&group.results);
+        let unheard = group.results.len() - heard.len();
+        let group = match unheard {
+            0 => group,
+            _ => Arc::new(Group { results: heard.into_iter().cloned().collect(), ..Group::clone(&group) }),
+        };
+        let mut committed = self.store.commit_in(life, Arc::clone(&group)).await?;
+        committed.stale += unheard as u64;
+        let mut history = self.history.lock();
+        if unheard > 0 {
+            history.reach("results of two claims of one delivery");
+        }
+        let told = self.read_back(&group, &committed);
+        for (read, told) in told.into_iter().zip(&mut committed.submissions) {
+            let Ok(told) = told else { continue };
+            if read != *told {
+                history.violation(format!("P1 a request was decided as {told:?} and is told {read:?}"));
+            }
+            *told = read;
+        }
+        Ok(committed)
+    }
+
+    /// What the requests of a group are told by what it left.
+    fn read_back(&self, group: &Group, committed: &Committed) -> Vec<Vec<UnitStatus>> {
+        let key = |project, event: &Event| (project, event.source.clone(), event.id.clone());
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut before, mut ours) = (Holders::new(), Holders::new());
+        for (submission, answers) in group.submissions.iter().zip(&committed.submissions) {
+            let Ok(answers) = answers else { continue };
+            for (routed, status) in submission.units.iter().zip(answers) {
+                for event in &routed.unit.events {
+                    let key = key(submission.project, event);
+                    if *status == UnitStatus::Accepted {
+                        ours.insert(key, Some(routed.unit.fingerprint));
+                    } else if let Some(print) = kept.get(&key) {
+                        before.insert(key, *print);
+                    }
+                }
+            }
+        }
+        kept.extend(ours.iter().map(|(key, print)| (key.clone(), *print)));
+        read_back(&group.submissions, key, before, &ours)
     }
 
     /// Ends a life: it will not write any more, and nothing that it held is its own.
@@ -148,7 +204,7 @@ impl Membership {
             self.lives.history.lock().violation(text);
         }
         let now_ms = group.now.as_ms();
-        let committed = self.lives.store.commit_in(life, group).await?;
+        let committed = self.lives.write(life, group).await?;
         self.lives.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
         if let Some((own, _)) = self.lives.lock().get_mut(&life) {
             own.groups += GROUPS_FOR_ONE;

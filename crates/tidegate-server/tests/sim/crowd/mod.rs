@@ -7,6 +7,7 @@
 //!
 //! The rules are those of every world, over all processes together; beside them, nobody sends what is not its own (`history`).
 
+mod double;
 mod joining;
 mod lives;
 mod plan;
@@ -73,8 +74,8 @@ struct Seat {
 impl Crowd {
     /// The crowd of a seed, not yet running.
     pub(crate) fn new(seed: u64) -> anyhow::Result<Self> {
-        let plan = Plan::shared(seed);
-        let troubles = plan::troubles(seed, &plan);
+        let plan = double::plan(seed, Plan::shared(seed));
+        let troubles = double::troubles(seed).unwrap_or_else(|| plan::troubles(seed, &plan));
         Self::with(plan, troubles, &vec![0; plan::seats(seed)], plan::weakness(seed))
     }
 
