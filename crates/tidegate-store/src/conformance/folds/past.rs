@@ -180,8 +180,9 @@ async fn a_backfill_lets_a_replay_go_that_it_has_passed(mut bench: Bench) {
     let subscriber = bench.backfilled("s", START).await;
     let terms = window(1_000);
     again(&bench, subscriber, &terms, "1", 7).await;
-    bench.send([draft("3").folded_in(subscriber, &terms, "b", 8)]).await;
-    bench.send([draft("4").folded_in(subscriber, &terms, "b", 8)]).await;
+    for id in ["3", "4"] {
+        bench.send([draft(id).folded_in(subscriber, &terms, "b", 8)]).await;
+    }
     assert!(bench.claim_all(subscriber).await.is_empty(), "the backfill has not come to it");
     for _ in 0..3 {
         assert!(!step(&bench, subscriber, 1, &terms, 7).await);
@@ -216,7 +217,6 @@ async fn a_backfill_ends_although_events_keep_coming(bench: Bench) {
     let submissions = vec![submission([folded("4")])];
     let committed = bench.commit(Group { backfills: vec![step], submissions, ..Group::default() }).await;
     assert_eq!(committed.backfilled, [subscriber]);
-    bench.audit().await;
     assert!(bench.store().backfill(subscriber, 9).await.unwrap().is_none());
     let order: Vec<String> = drain(&bench, subscriber).await.into_iter().map(|(_, ids)| ids).collect();
     assert_eq!(order, ["1", "2", "3", "4"]);
@@ -230,11 +230,10 @@ async fn a_backfill_does_not_end_with_what_nobody_can_judge(bench: Bench) {
     next.matched = vec![(events[0].seq, route(subscriber, &terms, "a", 7))];
     next.judge = Some(Judge(Arc::new(|_| Judged::Unknown)));
     bench.send([draft("2").folded_in(subscriber, &terms, "a", 7)]).await;
-    let committed = bench.commit(Group { backfills: vec![next], ..Group::default() }).await;
-    assert!(committed.backfilled.is_empty());
+    assert!(bench.commit(Group { backfills: vec![next], ..Group::default() }).await.backfilled.is_empty());
     assert!(step(&bench, subscriber, 9, &terms, 7).await);
-    let order: Vec<String> = drain(&bench, subscriber).await.into_iter().map(|(_, ids)| ids).collect();
-    assert_eq!(order, ["1", "2"]);
+    let expected = told(&[(ClosedBy::MaxEvents, "1"), (ClosedBy::MaxEvents, "2")]);
+    assert_eq!(drain(&bench, subscriber).await, expected);
 }
 
 async fn a_trace_tells_what_is_left_to_a_backfill(bench: Bench) {

@@ -26,6 +26,8 @@ fn queries() -> Vec<(&'static str, String)> {
         ("first due", deliveries::FIRST_DUE.to_owned()),
         ("finish", deliveries::FINISH.to_owned()),
         ("any unfinished", deliveries::ANY_UNFINISHED.to_owned()),
+        ("lanes that a backfill goes past", events::WAITING_BETWEEN.to_owned()),
+        ("what is left of a fold", windows::KEPT.to_owned()),
         ("lane is busy", lanes::IS_BUSY.to_owned()),
         ("first of a lane", read::FIRST_OF_LANE.to_owned()),
         ("lane: who is going", lanes::GOING.to_owned()),
