@@ -52,6 +52,7 @@ fn job(subscriber: i64, delivery: i64) -> Job {
         lane: Some(subscriber),
         attempts: 0,
         tries: 0,
+        nonce: 0,
         token: 1,
         accepted_at: at(0),
         replay: false,

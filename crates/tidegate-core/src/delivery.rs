@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use crate::id::{DeliveryKey, DeliveryNo, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
 use crate::time::Timestamp;
 
 /// Where a delivery stands, as users see it.
@@ -66,6 +66,8 @@ impl Status {
 pub struct Job {
     /// Which delivery.
     pub delivery: DeliveryNo,
+    /// Its random part.
+    pub nonce: Nonce,
     /// Its project.
     pub project: ProjectNo,
     /// Who gets it.
@@ -90,4 +92,11 @@ pub struct Job {
     pub fold: Option<WindowNo>,
     /// The frozen bytes to send; empty for a fold.
     pub body: Bytes,
+}
+
+impl Job {
+    /// Its delivery, and no other.
+    pub fn key(&self) -> DeliveryKey {
+        DeliveryKey { no: self.delivery, nonce: self.nonce }
+    }
 }

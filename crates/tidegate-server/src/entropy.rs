@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tidegate_core::id::Nonce;
 
 /// Gives random numbers. Cheap to clone; all clones draw from the same source.
 #[derive(Clone)]
@@ -26,6 +27,11 @@ impl Entropy {
     /// A random number.
     pub fn u64(&self) -> u64 {
         self.lock().next_u64()
+    }
+
+    /// For the deliveries of one session with a store; 0 stands for those from before there were nonces.
+    pub fn nonce(&self) -> Nonce {
+        ((self.u64() >> 32) as Nonce).max(1)
     }
 
     /// A random number.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::attempt::{ErrorClass, Phases};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, ProjectNo, SubscriberNo};
+use tidegate_core::id::{DeliveryNo, Nonce, ProjectNo, SubscriberNo};
 use tidegate_core::limits::{STREAM_CHANGES_MAX, STREAMS_MAX, STREAMS_PER_PROJECT_MAX};
 use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
@@ -26,6 +26,8 @@ use tokio::sync::watch;
 pub struct Change {
     /// Which delivery.
     pub delivery: DeliveryNo,
+    /// Its random part.
+    pub nonce: Nonce,
     /// Whose.
     pub subscriber: SubscriberNo,
     /// Where it stands now.
@@ -53,6 +55,7 @@ impl From<&Finished> for Change {
         };
         Self {
             delivery: finished.claim.delivery,
+            nonce: finished.claim.nonce,
             subscriber: finished.subscriber,
             status,
             due_at,

@@ -10,7 +10,7 @@ use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
 use tidegate_core::fold::{Bundle, ClosedBy, Decided, Window};
 use tidegate_core::id::{
-    DeliveryNo, GateNo, JobNo, Lane, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
+    DeliveryNo, GateNo, JobNo, Lane, Nonce, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -180,8 +180,17 @@ pub enum UnitStatus {
 pub struct Claim {
     /// Which delivery.
     pub delivery: DeliveryNo,
+    /// The delivery's random part: a database that goes back in time may give its number to another one.
+    pub nonce: Nonce,
     /// The fencing token of the claim.
     pub token: u32,
+}
+
+impl Claim {
+    /// The claim that a job is.
+    pub fn of(job: &Job) -> Self {
+        Self { delivery: job.delivery, nonce: job.nonce, token: job.token }
+    }
 }
 
 /// A folded delivery begins to leave: from now on nothing joins it.

@@ -5,7 +5,7 @@
 //! again twice or passed over.
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, JobNo, Nonce, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::route::{Pattern, Route};
 use tidegate_core::time::Timestamp;
 
@@ -44,6 +44,9 @@ pub enum What {
         subscriber: Option<SubscriberNo>,
         /// Only these, in order; all, if empty.
         ids: Vec<DeliveryNo>,
+        /// The random part of each.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        nonces: Vec<Nonce>,
     },
 }
 

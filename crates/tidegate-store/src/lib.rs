@@ -36,8 +36,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::event::Fingerprint;
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
-    WindowNo,
+    BackfillNo, DeliveryKey, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo,
+    Version, WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -147,7 +147,7 @@ pub trait Store: Send + Sync + 'static {
     async fn trigger(&self, project: ProjectNo, now: Timestamp) -> Result<Triggered>;
     /// Makes new deliveries of an event that was accepted before; says which, in the order of their routes. Refused as
     /// stale when the configuration they were routed by is no longer in force.
-    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>>;
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>>;
     /// The next events a backfill has to look at, in order of acceptance, and the step that covers them. Few events,
     /// or none, are no sign of the end: the step's marks are.
     async fn backfill(
@@ -162,7 +162,12 @@ pub trait Store: Send + Sync + 'static {
     async fn end_windows(&self, project: ProjectNo, ask: EndWindows, now: Timestamp) -> Result<Ended>;
     /// Everything that a folded delivery carries, unless its events have more bytes than that. Nothing if its window is
     /// still open or gone.
-    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>>;
+    async fn bundle(
+        &self,
+        window: WindowNo,
+        carrier: DeliveryKey,
+        bytes_max: usize,
+    ) -> Result<Option<Bundled>>;
     /// How many windows gather in all projects, if that is known without much ado.
     async fn windows_open(&self) -> Result<Option<u64>> {
         Ok(None)

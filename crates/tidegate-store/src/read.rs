@@ -5,7 +5,7 @@ use tidegate_core::attempt::Attempt;
 use tidegate_core::catalog::Reason;
 use tidegate_core::delivery::Status;
 use tidegate_core::event::{Event, Unit};
-use tidegate_core::id::{DeliveryNo, Lane, QuarantineNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, Lane, Nonce, QuarantineNo, Seq, SubscriberNo, Version};
 use tidegate_core::observe::Sighting;
 use tidegate_core::time::Timestamp;
 
@@ -135,6 +135,8 @@ pub struct DeliveryFilter {
 pub struct DeliveryRow {
     /// Inside.
     pub no: DeliveryNo,
+    /// Its random part.
+    pub nonce: Nonce,
     /// For whom, inside.
     pub subscriber: SubscriberNo,
     /// For whom, outside.
@@ -154,7 +156,7 @@ pub struct DeliveryRow {
     /// Its lane.
     pub lane: Option<Lane>,
     /// The one of its lane that goes first, if it waits for that; told where one delivery or event is looked at.
-    pub behind: Option<DeliveryNo>,
+    pub behind: Option<DeliveryKey>,
     /// Somebody asked for it to be sent again.
     pub replay: bool,
     /// It stepped aside for others of its lane.
@@ -167,6 +169,11 @@ pub struct DeliveryRow {
 }
 
 impl DeliveryRow {
+    /// This delivery, and no other.
+    pub fn key(&self) -> DeliveryKey {
+        DeliveryKey { no: self.no, nonce: self.nonce }
+    }
+
     /// Its lane, if it may have to wait for others there.
     pub(crate) fn waiting_lane(&self) -> Option<Lane> {
         self.lane.filter(|_| matches!(self.status, Status::Pending | Status::Retrying))

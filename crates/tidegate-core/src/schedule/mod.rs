@@ -255,6 +255,7 @@ impl Schedule {
     }
 
     /// Queues a claimed delivery, or hands it back when its subscriber does not take part here or is left alone.
+    #[expect(clippy::result_large_err, reason = "a job that is refused goes back as it came")]
     pub fn push(&mut self, job: Job, now: Timestamp) -> Result<(), Job> {
         self.latest = self.latest.max(now);
         let (subscriber, stamp) = (job.subscriber, self.stamp());

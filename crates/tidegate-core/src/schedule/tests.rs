@@ -16,6 +16,7 @@ pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
         lane: None,
         attempts: 0,
         tries: 0,
+        nonce: 0,
         token: 1,
         accepted_at: Timestamp::from_ms(0),
         replay: false,

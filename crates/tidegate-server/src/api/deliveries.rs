@@ -6,7 +6,7 @@ use axum::extract::{RawQuery, State};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, SubscriberNo};
+use tidegate_core::id::SubscriberNo;
 use tidegate_core::limits::DELIVERY_EVENTS_LISTED_MAX;
 use tidegate_store::{AttemptRow, DeliveryFilter, DeliveryRow, FoldRow, RetryOutcome};
 
@@ -94,9 +94,7 @@ fn parse_status(name: &str) -> Result<Status, Problem> {
 /// One delivery, with every attempt.
 pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_read()?;
-    let no = parse_id(&app, &id)?;
-    let found = app.parts.store.delivery(caller.project, no).await?;
-    let (row, attempts) = found.ok_or_else(|| Problem::not_found("delivery"))?;
+    let (row, attempts) = find(&app, &caller, &id).await?;
     let mut value = shown(&app, &row);
     value["attempt_log"] = attempts.iter().map(attempt).collect();
     Ok(json_answer(StatusCode::OK, &value))
@@ -105,7 +103,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, caller: Caller, Segment(id)
 /// One attempt now, then the rest of a fresh schedule, under the same id.
 pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
     caller.must_change()?;
-    let no = parse_id(&app, &id)?;
+    let no = find(&app, &caller, &id).await?.0.no;
     let now = app.parts.clock.now();
     match app.parts.store.retry(caller.project, no, now).await? {
         RetryOutcome::NotFound => return Err(Problem::not_found("delivery")),
@@ -143,8 +141,12 @@ fn refused(status: Status, reason: Option<String>) -> Problem {
     }
 }
 
-fn parse_id(app: &App, id: &str) -> Result<DeliveryNo, Problem> {
-    app.pipeline.mint.parse_delivery(id).ok_or_else(|| Problem::not_found("delivery"))
+/// The delivery with a public id. One that got its number when the database had gone back has another id.
+async fn find(app: &App, caller: &Caller, id: &str) -> Result<(DeliveryRow, Vec<AttemptRow>), Problem> {
+    let unknown = || Problem::not_found("delivery");
+    let parsed = app.pipeline.mint.parse_delivery(id).ok_or_else(unknown)?;
+    let found = app.parts.store.delivery(caller.project, parsed.no).await?;
+    found.filter(|(row, _)| app.pipeline.mint.names(parsed, row.key())).ok_or_else(unknown)
 }
 
 /// As it stands in a list: of many events the last alone are named.
@@ -166,7 +168,7 @@ pub(super) fn count(row: &DeliveryRow) -> u32 {
 
 fn shown(app: &App, row: &DeliveryRow) -> Value {
     let mut value = json!({
-        "id": app.pipeline.mint.delivery(row.no),
+        "id": app.pipeline.mint.delivery(row.key()),
         "subscriber": row.subscriber_id,
         "status": app.status(row),
         "attempts": row.attempts,

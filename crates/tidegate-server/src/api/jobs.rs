@@ -3,6 +3,7 @@
 //! A job covers what was there when it was asked for and goes on over restarts. With `dry_run` nothing is sent: the
 //! answer says how many would be.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,7 +11,7 @@ use axum::extract::{RawQuery, State};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_core::id::{ProjectNo, prefixed};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, ParsedDelivery, ProjectNo, prefixed};
 use tidegate_core::limits::{DRY_RUN_ROWS_MAX, JOB_IDS_MAX, JOB_TYPES_MAX};
 use tidegate_core::route::Pattern;
 use tidegate_core::time::Timestamp;
@@ -95,16 +96,29 @@ pub(super) async fn replay_letters(
         let detail = format!("at most {JOB_IDS_MAX} at once; or select them by subscriber, types and time");
         return Err(Problem::invalid("field_too_long", "ids", detail));
     }
-    let parsed = asked.ids.iter().map(|id| app.pipeline.mint.parse_delivery(id));
-    let ids: Option<Vec<i64>> = parsed.collect();
-    let mut ids = ids.ok_or_else(|| {
-        Problem::invalid("delivery_unknown", "ids", "expected ids of deliveries, as lists show them")
-    })?;
-    ids.sort_unstable();
-    ids.dedup();
-    let what = What::DeadLetters { subscriber, ids };
+    let keys = named(&app, &caller, &asked.ids).await?;
+    let (ids, nonces) = keys.into_iter().map(|key| (key.no, key.nonce)).unzip();
+    let what = What::DeadLetters { subscriber, ids, nonces };
     let selector = Selector { what, types: asked.types, from: asked.from, to: asked.to };
     begin(&app, caller.project, selector, dry_run || asked.dry_run).await
+}
+
+/// The deliveries with these ids that are still kept, in order, each once; at least one, or the job would be about all.
+async fn named(app: &App, caller: &Caller, ids: &[String]) -> Result<Vec<DeliveryKey>, Problem> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mint = &app.pipeline.mint;
+    let unknown =
+        || Problem::invalid("delivery_unknown", "ids", "expected ids of deliveries, as lists show them");
+    let parsed: Option<Vec<_>> = ids.iter().map(|id| mint.parse_delivery(id)).collect();
+    let parsed = parsed.ok_or_else(unknown)?;
+    let numbers = parsed.iter().map(|id| id.no).collect();
+    let rows = app.parts.store.deliveries_among(caller.project, numbers).await?;
+    let keys: BTreeMap<DeliveryNo, DeliveryKey> = rows.iter().map(|row| (row.no, row.key())).collect();
+    let is_known = |id: &ParsedDelivery| keys.get(&id.no).is_none_or(|key| mint.names(*id, *key));
+    let is_meant = !keys.is_empty() && parsed.iter().all(is_known);
+    if is_meant { Ok(keys.into_values().collect()) } else { Err(unknown()) }
 }
 
 fn is_dry(raw: Option<&str>) -> Result<bool, Problem> {
@@ -194,12 +208,14 @@ fn shown(app: &App, row: &JobRow) -> Value {
             selector["status"] = json!(past);
             "replay"
         }
-        What::DeadLetters { subscriber, ids } => {
+        What::DeadLetters { subscriber, ids, nonces } => {
             if let Some(subscriber) = subscriber {
                 selector["subscriber"] = json!(id_of(subscriber));
             }
             if !ids.is_empty() {
-                selector["ids"] = ids.iter().map(|no| app.pipeline.mint.delivery(*no)).collect();
+                let nonces = nonces.iter().copied().chain(std::iter::repeat(0));
+                let keys = ids.iter().zip(nonces).map(|(no, nonce)| DeliveryKey { no: *no, nonce });
+                selector["ids"] = keys.map(|key| app.pipeline.mint.delivery(key)).collect();
             }
             "dead_letters"
         }

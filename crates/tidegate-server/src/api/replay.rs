@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::event::Event;
-use tidegate_core::id::{DeliveryNo, ProjectNo};
+use tidegate_core::id::{DeliveryKey, ProjectNo};
 use tidegate_core::route::{Judgement, Route, View};
 use tidegate_store::{Error, Replay};
 
@@ -56,13 +56,13 @@ pub(super) async fn event(
         }
     };
     let deliveries: Vec<Value> =
-        routes.iter().zip(made).map(|(route, no)| shown(&app, &roster, route, no)).collect();
+        routes.iter().zip(made).map(|(route, key)| shown(&app, &roster, route, key)).collect();
     Ok(json_answer(StatusCode::ACCEPTED, &json!({ "event": event.id, "deliveries": deliveries })))
 }
 
-fn shown(app: &App, roster: &Roster, route: &Route, no: DeliveryNo) -> Value {
+fn shown(app: &App, roster: &Roster, route: &Route, key: DeliveryKey) -> Value {
     let subscriber = roster.endpoint(route.subscriber).map(|endpoint| endpoint.rule.id.as_str());
-    json!({ "id": app.pipeline.mint.delivery(no), "subscriber": subscriber, "replay": true })
+    json!({ "id": app.pipeline.mint.delivery(key), "subscriber": subscriber, "replay": true })
 }
 
 /// Who gets the event by the rules of today, or why nobody does.

@@ -35,7 +35,7 @@ impl Stage {
     /// To be called on paused time.
     pub(super) async fn new() -> Self {
         let folder = Scratch::new();
-        let store = SqliteStore::open(folder.path(), b"salt", START, Calls::Inline).expect("a new store");
+        let store = SqliteStore::open(folder.path(), b"salt", 7, START, Calls::Inline).expect("a new store");
         let store: Arc<dyn tidegate_store::Store> = Arc::new(store);
         let policy = Policy::public_only();
         let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), policy.clone()).await;

@@ -117,7 +117,7 @@ fn delivery_line(app: &App, row: &DeliveryRow) -> Line {
         outcome,
         reason: app.reason(row),
         window: row.fold.as_ref().map(traced),
-        delivery: Some(app.pipeline.mint.delivery(row.no)),
+        delivery: Some(app.pipeline.mint.delivery(row.key())),
         attempts: Some(row.attempts),
     }
 }

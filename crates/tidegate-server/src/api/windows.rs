@@ -62,8 +62,8 @@ fn shown(app: &App, row: &WindowRow, made: &BTreeMap<DeliveryNo, DeliveryRow>) -
         value["reason"] = format!("gathers until {}", row.due_at).into();
         return value;
     };
-    let id = app.pipeline.mint.delivery(delivery);
     let made = made.get(&delivery);
+    let id = made.map(|row| app.pipeline.mint.delivery(row.key())).unwrap_or_default();
     let waits = made.and_then(|row| app.reason(row)).unwrap_or_else(|| match made {
         Some(row) if row.status == Status::Sending => {
             let endpoint = app.parts.rosters.current().endpoint(row.subscriber).cloned();

@@ -41,7 +41,7 @@ pub(super) async fn open(settings: &Settings, entropy: &Entropy, beat: &Handle) 
 fn embedded(settings: &Settings, entropy: &Entropy) -> Result<Opened, BootError> {
     let early = Clock::system(Timestamp::from_ms(0));
     let salt: [u8; 32] = entropy.bytes();
-    let store = SqliteStore::open(&settings.data_dir, &salt, early.now(), Calls::Blocking)?;
+    let store = SqliteStore::open(&settings.data_dir, &salt, entropy.nonce(), early.now(), Calls::Blocking)?;
     let clock = Clock::system(store.latest());
     Ok(Opened { store: Arc::new(store), standing: Standing::alone(&clock), clock, coordination: None })
 }

@@ -198,7 +198,7 @@ impl Deliver {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let verdict = to_schedule(webhook::judge(&exchange, wall), now, wall);
         if let Some(span) = &span {
-            let delivery = self.mint.delivery(job.delivery);
+            let delivery = self.mint.delivery(job.key());
             self.spans
                 .end(span, spans::attempt::ending(job, delivery, &endpoint.rule.id, &exchange, &verdict));
         }
@@ -218,7 +218,7 @@ impl Deliver {
             self.deactivate(endpoint, "gone", now);
         }
         if let Next::Exhausted(reason) = &next {
-            let delivery = self.mint.delivery(job.delivery);
+            let delivery = self.mint.delivery(job.key());
             let notice = Notice::Exhausted { delivery, reason: reason.clone(), since: now };
             self.notices.tell(endpoint, &notice);
         }
@@ -303,7 +303,7 @@ impl Deliver {
     }
 
     fn outbound(&self, job: &Job, endpoint: &Endpoint, body: Bytes) -> Outbound {
-        let id = self.mint.delivery(job.delivery);
+        let id = self.mint.delivery(job.key());
         let signers = endpoint.signers(self.clock.now());
         let mut headers = webhook::render(&id, self.clock.wall(), &body, signers, &endpoint.letterhead);
         if endpoint.definition().verification == Verification::Cloudevents {
@@ -428,7 +428,7 @@ fn ended(turn: &Turn, outcome: Outcome) -> Ended {
 }
 
 fn claim(job: &Job) -> Claim {
-    Claim { delivery: job.delivery, token: job.token }
+    Claim::of(job)
 }
 
 /// What is sent. The form is chosen at the first attempt; from then on the same bytes go out.

@@ -459,7 +459,7 @@ fn report(aftermath: &Aftermath) -> Report {
 }
 
 fn claim(job: &Job) -> Claim {
-    Claim { delivery: job.delivery, token: job.token }
+    Claim::of(job)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tidegate_core::limits::LANES_REMEMBERED_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::{Judgement, Router, View};
 use tidegate_core::time::Timestamp;
-use tidegate_store::{ClosedWindow, Finished, Store};
+use tidegate_store::{ClosedWindow, DeliveryRow, Finished, Store};
 
 use crate::metrics::Metrics;
 use crate::roster::{Endpoint, Roster};
@@ -29,19 +29,21 @@ pub(crate) async fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[Clo
     if closed.is_empty() || !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
-    let keys = keys(roster, store, closed).await;
+    let rows = rows(roster, store, closed).await;
     let mint = Mint::new(store.salt());
     for window in closed {
         let Some(endpoint) = roster.endpoint(window.subscriber) else { continue };
         let (subscriber, count) = (endpoint.rule.id.as_str(), window.count);
         let (opened_at, closed_by) = (window.opened_at, window.closed_by.name());
-        let delivery = window.delivery.map(|delivery| mint.delivery(delivery));
+        let row = window.delivery.and_then(|no| rows.get(&no));
+        let delivery = row.map(|row| mint.delivery(row.key()));
         match window.delivery {
             _ if window.closed_by.is_cancelled() => {
                 tracing::debug!(subscriber, %opened_at, delivery, count, closed_by, "a fold is cancelled");
             }
-            Some(no) => {
-                let key = keys.get(&no).map_or("", String::as_str);
+            Some(_) => {
+                let fold = row.and_then(|row| row.fold.as_ref());
+                let key = fold.map_or("", |fold| fold.key.as_str());
                 tracing::debug!(subscriber, key, delivery, count, closed_by, "a fold is ready");
             }
             None => tracing::debug!(subscriber, %opened_at, closed_by, "a fold ends with nothing to send"),
@@ -49,24 +51,24 @@ pub(crate) async fn ready(roster: &Roster, store: &Arc<dyn Store>, closed: &[Clo
     }
 }
 
-/// Memory knows keys by their hashes alone, so whoever debugs pays for reading them.
-async fn keys(
+/// Memory knows keys by their hashes alone, and not every nonce, so whoever debugs pays for reading them.
+async fn rows(
     roster: &Roster,
     store: &Arc<dyn Store>,
     closed: &[ClosedWindow],
-) -> BTreeMap<DeliveryNo, String> {
+) -> BTreeMap<DeliveryNo, DeliveryRow> {
     let mut made: BTreeMap<ProjectNo, Vec<DeliveryNo>> = BTreeMap::new();
-    for window in closed.iter().filter(|window| !window.closed_by.is_cancelled()) {
+    for window in closed {
         if let Some((delivery, endpoint)) = window.delivery.zip(roster.endpoint(window.subscriber)) {
             made.entry(endpoint.rule.project).or_default().push(delivery);
         }
     }
-    let mut keys = BTreeMap::new();
+    let mut found = BTreeMap::new();
     for (project, deliveries) in made {
         let rows = store.deliveries_among(project, deliveries).await.unwrap_or_default();
-        keys.extend(rows.into_iter().filter_map(|row| Some((row.no, row.fold?.key))));
+        found.extend(rows.into_iter().map(|row| (row.no, row)));
     }
-    keys
+    found
 }
 
 /// Whoever wants an event but can not put it in order does not get it.
@@ -102,7 +104,7 @@ pub(super) fn heads_ready(roster: &Roster, store: &Arc<dyn Store>, jobs: &[Job])
     for job in jobs.iter().filter(|job| is_head(job)) {
         let Some(endpoint) = roster.endpoint(job.subscriber) else { continue };
         let (subscriber, attempts) = (endpoint.rule.id.as_str(), job.attempts);
-        let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+        let (lane, delivery) = (lane_name(job), mint.delivery(job.key()));
         tracing::debug!(subscriber, lane, delivery, attempts, "a lane's head is ready");
     }
 }
@@ -111,7 +113,7 @@ pub(super) fn heads_ready(roster: &Roster, store: &Arc<dyn Store>, jobs: &[Job])
 pub(super) fn head_started(endpoint: &Endpoint, job: &Job, mint: &Mint) {
     if is_head(job) && tracing::enabled!(tracing::Level::DEBUG) {
         let (subscriber, attempts) = (endpoint.rule.id.as_str(), job.attempts);
-        let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+        let (lane, delivery) = (lane_name(job), mint.delivery(job.key()));
         tracing::debug!(subscriber, lane, delivery, attempts, "a lane's head is started");
     }
 }
@@ -122,7 +124,7 @@ pub(super) fn head_ended(endpoint: &Endpoint, job: &Job, finished: &Finished, mi
         return;
     }
     let subscriber = endpoint.rule.id.as_str();
-    let (lane, delivery) = (lane_name(job), mint.delivery(job.delivery));
+    let (lane, delivery) = (lane_name(job), mint.delivery(job.key()));
     match &finished.next {
         _ if finished.steps_aside => {
             tracing::debug!(subscriber, lane, delivery, "a lane's head is skipped: those behind it go on");
@@ -181,12 +183,12 @@ impl Lanes {
                 self.metrics.lane_rerun();
                 let (subscriber, key) = (endpoint.rule.id.as_str(), leaving.key.as_str());
                 let told = "a lane is requeued: events came while it worked";
-                tracing::debug!(subscriber, key, delivery = self.mint.delivery(job.delivery), "{told}");
+                tracing::debug!(subscriber, key, delivery = self.mint.delivery(job.key()), "{told}");
             }
         }
         if tracing::enabled!(tracing::Level::DEBUG) {
             let (subscriber, key) = (endpoint.rule.id.as_str(), leaving.key.as_str());
-            let (delivery, count) = (self.mint.delivery(job.delivery), leaving.count);
+            let (delivery, count) = (self.mint.delivery(job.key()), leaving.count);
             tracing::debug!(subscriber, key, delivery, count, "a fold is started");
         }
         Run { key: leaving.key.clone(), began: now }
@@ -202,7 +204,7 @@ impl Lanes {
             return;
         }
         let (subscriber, key) = (endpoint.rule.id.as_str(), run.key.as_str());
-        let delivery = self.mint.delivery(job.delivery);
+        let delivery = self.mint.delivery(job.key());
         match next {
             Next::RetryAt(due_at) | Next::PostponedTo(due_at) => {
                 tracing::debug!(subscriber, key, delivery, %due_at, "a fold is requeued");

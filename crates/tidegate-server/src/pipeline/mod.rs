@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
-use tidegate_core::id::{DeliveryNo, Mint, SubscriberNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, Mint, SubscriberNo};
 use tidegate_core::retention::Retention;
 use tidegate_core::schedule::Bounds;
 use tidegate_destinations::Transport;
@@ -228,7 +228,7 @@ impl Pipeline {
 
     /// Makes new deliveries of a past event. What was begun comes to its end even if the caller goes away: a delivery
     /// that nobody heard of would wait for the next one of its subscriber.
-    pub async fn replay(&self, replay: Replay) -> tidegate_store::Result<Vec<DeliveryNo>> {
+    pub async fn replay(&self, replay: Replay) -> tidegate_store::Result<Vec<DeliveryKey>> {
         let (store, clock, herald) = (Arc::clone(&self.store), self.clock.clone(), self.herald());
         let replaying = tokio::spawn(async move {
             let subscribers: Vec<SubscriberNo> = replay.routes.iter().map(|route| route.subscriber).collect();

@@ -146,7 +146,8 @@ impl Stage {
     /// The process starts.
     pub(crate) async fn start(&mut self) {
         let now = self.clock.now();
-        let store = SqliteStore::open(&self.dir, b"a salt of a scene", now, Calls::Inline).expect("a store");
+        let store =
+            SqliteStore::open(&self.dir, b"a salt of a scene", 7, now, Calls::Inline).expect("a store");
         let store: Arc<dyn Store> = Arc::new(store);
         let rosters = Rosters::load(Arc::clone(&store), Sealer::new(&[7; 32]), Policy::public_only()).await;
         let parts = Parts {
@@ -228,7 +229,8 @@ impl Stage {
     /// While no process runs: what is due of a subscriber is claimed and fails before it is sealed. It is due again at once.
     pub(crate) async fn fail_unsealed(&self, no: SubscriberNo) {
         let now = self.clock.now();
-        let store = SqliteStore::open(&self.dir, b"a salt of a scene", now, Calls::Inline).expect("a store");
+        let store =
+            SqliteStore::open(&self.dir, b"a salt of a scene", 1, now, Calls::Inline).expect("a store");
         let commit = async |group: Group| store.commit(Arc::new(group)).await.expect("the store works");
         commit(Group { now, close: 9, ..Group::default() }).await;
         let refills = vec![Refill { subscriber: no, jobs: 9 }];

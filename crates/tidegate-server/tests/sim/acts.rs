@@ -299,8 +299,8 @@ impl Site {
             0 | 1 => What::Replay { subscriber, past: Past::Any },
             2 => What::Replay { subscriber, past: Past::Delivered },
             3 => What::Replay { subscriber, past: Past::Exhausted },
-            4 => What::DeadLetters { subscriber: None, ids: Vec::new() },
-            _ => What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new() },
+            4 => What::DeadLetters { subscriber: None, ids: Vec::new(), nonces: Vec::new() },
+            _ => What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new(), nonces: Vec::new() },
         };
         let selector = Selector { what, types: Vec::new(), from: None, to: None };
         let Ok(scope) = self.parts.store.scope(project, selector, self.parts.clock.now()).await else {

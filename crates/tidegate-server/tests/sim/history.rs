@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tidegate_core::attempt::ErrorClass;
-use tidegate_core::id::{BackfillNo, DeliveryNo, JobNo, Lane, ProjectNo, SubscriberNo, Version};
+use tidegate_core::id::{BackfillNo, DeliveryNo, JobNo, Lane, Nonce, ProjectNo, SubscriberNo, Version};
 use tidegate_core::retry::Next;
 use tidegate_store::Claim;
 
@@ -186,6 +186,7 @@ impl Heard {
 /// A claim that memory holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Claimed {
+    pub(crate) nonce: Nonce,
     pub(crate) token: u32,
     pub(crate) subscriber: SubscriberNo,
     pub(crate) lane: Option<Lane>,

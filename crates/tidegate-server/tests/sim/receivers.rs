@@ -170,7 +170,7 @@ impl Receivers {
     fn note_send(&self, outbound: &Outbound) -> (usize, Dice) {
         let id = outbound.target.url().path().trim_start_matches('/').to_owned();
         let webhook_id = outbound.headers["webhook-id"].to_str().expect("ids are ASCII").to_owned();
-        let delivery = self.mint.parse_delivery(&webhook_id).expect("webhook ids are ours");
+        let delivery = self.mint.parse_delivery(&webhook_id).expect("webhook ids are ours").no;
         let event: serde_json::Value = serde_json::from_slice(&outbound.body).expect("bodies are JSON");
         let mut history = self.history.lock();
         let subscriber = history.sub_no(&id).expect("nobody sends to a subscriber that was never made");

@@ -15,8 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::attempt::{Attempt, Phases};
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
-    WindowNo,
+    BackfillNo, DeliveryKey, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo,
+    Version, WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -166,9 +166,14 @@ impl Store for FaultyStore {
         result
     }
 
-    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+    async fn bundle(
+        &self,
+        window: WindowNo,
+        carrier: DeliveryKey,
+        bytes_max: usize,
+    ) -> Result<Option<Bundled>> {
         self.enter().await?;
-        self.inner.bundle(window, bytes_max).await
+        self.inner.bundle(window, carrier, bytes_max).await
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
@@ -176,7 +181,7 @@ impl Store for FaultyStore {
         self.inner.close_due().await
     }
 
-    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
         self.enter().await?;
         // Before it is replayed: afterwards it may be removed at any moment.
         let filter = EventFilter { limit: 10_000, ..Default::default() };

@@ -100,6 +100,7 @@ impl World {
             let store = SqliteStore::open(
                 &self.dir,
                 &self.plan.seed.to_le_bytes(),
+                no as u32 + 1,
                 Timestamp::from_ms(wall_ms),
                 Calls::Inline,
             )?;

@@ -138,7 +138,7 @@ pub(crate) fn room(jobs: usize, subscribers: &[SubscriberNo]) -> Room {
 }
 
 pub(crate) fn claim(job: &Job) -> Claim {
-    Claim { delivery: job.delivery, token: job.token }
+    Claim::of(job)
 }
 
 /// The result of one attempt at `job`.

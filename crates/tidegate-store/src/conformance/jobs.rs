@@ -37,7 +37,7 @@ fn replay(subscriber: SubscriberNo, past: Past) -> Selector {
 }
 
 fn letters(subscriber: Option<SubscriberNo>, ids: &[i64]) -> Selector {
-    let what = What::DeadLetters { subscriber, ids: ids.to_vec() };
+    let what = What::DeadLetters { subscriber, ids: ids.to_vec(), nonces: Vec::new() };
     Selector { what, types: Vec::new(), from: None, to: None }
 }
 

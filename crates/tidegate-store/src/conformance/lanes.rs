@@ -49,7 +49,7 @@ async fn only_the_head_is_claimed(bench: Bench) {
     {
         let no = bench.row(subscriber, event).await.no;
         let (row, _) = bench.store().delivery(PROJECT, no).await.unwrap().expect("it is there");
-        assert_eq!(row.behind, first.map(|job| job.delivery), "{event}");
+        assert_eq!(row.behind, first.map(Job::key), "{event}");
         let event =
             bench.events(PROJECT).await.into_iter().find(|found| found.id == event).expect("it is kept");
         let trace = bench.store().trace(PROJECT, event.seq).await.unwrap();

@@ -20,6 +20,7 @@ mod keeping;
 mod keys;
 mod lanes;
 mod listing;
+mod nonces;
 mod objects;
 mod observe;
 mod pages;
@@ -93,6 +94,7 @@ pub fn cases() -> Vec<Case> {
         group::cases(),
         room::cases(),
         results::cases(),
+        nonces::cases(),
         lanes::cases(),
         retry::cases(),
         trigger::cases(),

@@ -32,7 +32,7 @@ async fn again(bench: &Bench, subscriber: SubscriberNo, event: &str, lane: Optio
     let replay = Replay { project: PROJECT, event: row.seq, routes, version: bench.version().await };
     let made = bench.store().replay(replay, bench.now).await.expect("it can be replayed");
     bench.audit().await;
-    made[0]
+    made[0].no
 }
 
 async fn send_in_lane(bench: &Bench, subscriber: SubscriberNo, names: &[&str]) {

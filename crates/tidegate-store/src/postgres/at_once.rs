@@ -19,7 +19,7 @@ use super::write::Entering;
 use crate::sabotage::{self, Line};
 
 /// What the function is given: first what the group has, then the values, with their types.
-const ARGUMENTS: [(&str, &str); 50] = [
+const ARGUMENTS: [(&str, &str); 51] = [
     ("has_events", "boolean"),
     ("has_results", "boolean"),
     ("has_failures", "boolean"),
@@ -37,7 +37,7 @@ const ARGUMENTS: [(&str, &str); 50] = [
     ("_blocks", "bigint[]"),
     ("_locks", "int[]"),
     ("_finished", "bigint[]"),
-    ("_tokens", "int[]"),
+    ("_claims", "bigint[]"),
     ("_attempts", "int[]"),
     ("_records", "bytea[]"),
     ("_statuses", "smallint[]"),
@@ -70,6 +70,7 @@ const ARGUMENTS: [(&str, &str); 50] = [
     ("_subscribers", "bigint[]"),
     ("_lanes", "bigint[]"),
     ("_wanted", "smallint[]"),
+    ("_nonce", "int"),
 ];
 
 /// Takes part in the configuration and in what readers must wait for, draws numbers, and renews this life: after the locks, so
@@ -97,7 +98,7 @@ fn enter() -> String {
 }
 
 fn finish() -> String {
-    let common = ["_life", "_finished", "_tokens", "_attempts", "_records"];
+    let common = ["_life", "_finished", "_claims", "_attempts", "_records"];
     let rest = ["_statuses", "_due", "_failures", "_ended", "_reasons", "_began", "_codes", "_errors"];
     format!(
         "IF has_failures THEN {} INTO finished;
@@ -134,9 +135,17 @@ fn take_in() -> String {
         "_delivery_projects",
         "_subscribers",
         "_wanted",
+        "_nonce",
     ];
-    let keyed =
-        ["_delivery_high", "_delivery_low", "_subscribers", "_lanes", "_wanted", "cardinality(_places)"];
+    let keyed = [
+        "_delivery_high",
+        "_delivery_low",
+        "_subscribers",
+        "_lanes",
+        "_wanted",
+        "cardinality(_places)",
+        "_nonce",
+    ];
     let deliveries = [&new[..7], &keyed].concat();
     let made = |sql: String| {
         let sql = named(&sql, &deliveries);
@@ -272,6 +281,8 @@ impl Call<'_> {
         values.push(&routes.subscribers);
         values.push(if columns.has_lanes() { &routes.lanes } else { &Null });
         values.push(&routes.wanted);
+        let nonce = conn.nonce();
+        values.push(&nonce);
         let row = conn.only(&CALL, &values).await?;
         Ok(done(&row))
     }

@@ -14,13 +14,13 @@ use tokio::sync::Mutex;
 
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault, Pool};
+use super::folds::Tally;
 use super::folds::behind::Behind;
-use super::folds::{self, Tally};
 use super::held::{self, Held};
 use super::open::enter_period;
 use super::plans::Planning;
 use super::write::{Context, write};
-use super::{Shared, admit, deliveries};
+use super::{Shared, admit, deliveries, windows};
 use crate::coordination::timer::pause;
 use crate::{Committed, Error, Group, Result, Room};
 
@@ -337,7 +337,7 @@ impl Writer {
         committed.postponed = concerned.into_iter().map(|subscriber| (subscriber, group.now)).collect();
         // Nothing was sent by these claims: whoever asked to seal them gives them back.
         committed.unsealed = group.seals.iter().map(|seal| seal.claim).collect();
-        committed.close_due = folds::next_due(conn).await?;
+        committed.close_due = windows::next_due(conn).await?;
         if group.close > 0 {
             committed.postponed.extend(deliveries::due(conn).await?);
         }

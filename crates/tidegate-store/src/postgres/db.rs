@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use tidegate_core::id::Nonce;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -83,9 +84,14 @@ pub(super) fn needed<'a, const N: usize>(asks: [(bool, Ask<'a>); N]) -> Vec<Ask<
 /// Work with a session.
 pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Asked<T>> + Send + 'a>>;
 
+/// 32 random bits; those of the server are good ones.
+const NONCE: &str = "SELECT ('x' || left(gen_random_uuid()::text, 8))::bit(32)::int";
+
 /// A session with its prepared statements.
 pub(super) struct Conn {
     session: Session,
+    /// What deliveries that are made here carry. No session lives on when the database goes back in time.
+    nonce: Nonce,
     statements: Mutex<BTreeMap<String, Statement>>,
     is_dirty: bool,
     is_prepared: AtomicBool,
@@ -94,13 +100,22 @@ pub(super) struct Conn {
 
 impl Conn {
     pub(super) async fn open(target: &Target) -> Asked<Self> {
-        Ok(Self {
+        let mut conn = Self {
             session: target.connect().await?,
+            nonce: 0,
             statements: Mutex::default(),
             is_dirty: false,
             is_prepared: AtomicBool::new(false),
             is_silent: AtomicBool::new(false),
-        })
+        };
+        // 0 stands for deliveries from before there were nonces.
+        conn.nonce = conn.only(NONCE, &[]).await?.get::<_, i32>(0).cast_unsigned().max(1);
+        Ok(conn)
+    }
+
+    /// As a column keeps it.
+    pub(super) fn nonce(&self) -> i32 {
+        self.nonce.cast_signed()
     }
 
     pub(super) fn client(&self) -> &Client {

@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::folds::{self, Folding};
-use super::held;
+use super::held::{self, CLAIM, claim_value};
 use super::lanes::{self, Lanes};
 use super::write::Context;
 use crate::decided::newest;
@@ -34,7 +34,7 @@ pub(super) const EXHAUSTED: i16 = 4;
 pub(super) struct Results {
     now: i64,
     ids: Vec<i64>,
-    tokens: Vec<i32>,
+    claims: Vec<i64>,
     numbers: Vec<i32>,
     statuses: Vec<i16>,
     due_at: Vec<Option<i64>>,
@@ -66,8 +66,8 @@ pub(super) const PLACE: &str = "width_bucket(d.id, $2::bigint[])";
 /// Each result counts if its claim still holds.
 fn holds() -> String {
     match sabotage::is(Line::Fencing) {
-        false => format!("d.status = 1 AND d.incarnation = $1 AND d.claims = ($3::int[])[{PLACE}]"),
-        true => "$1::bigint > 0 AND cardinality($3::int[]) > 0".to_owned(),
+        false => format!("d.status = 1 AND d.incarnation = $1 AND {CLAIM} = ($3::bigint[])[{PLACE}]"),
+        true => "$1::bigint > 0 AND cardinality($3::bigint[]) > 0".to_owned(),
     }
 }
 
@@ -123,7 +123,7 @@ impl Results {
             response: attempt.response.as_ref().map(Cow::Borrowed),
         };
         self.ids.push(finished.claim.delivery);
-        self.tokens.push(finished.claim.token.cast_signed());
+        self.claims.push(claim_value(&finished.claim));
         self.numbers.push(finished.n.cast_signed());
         self.statuses.push(status);
         self.due_at.push(due_at.map(Timestamp::as_ms));
@@ -147,7 +147,7 @@ impl Results {
 
     /// The values of [`delivered`].
     pub(super) fn values<'a>(&'a self, incarnation: &'a i64) -> [&'a (dyn ToSql + Sync); 6] {
-        [incarnation, &self.ids, &self.tokens, &self.numbers, &self.records, &self.now]
+        [incarnation, &self.ids, &self.claims, &self.numbers, &self.records, &self.now]
     }
 
     /// The values of [`finished_somehow`], behind the first five above.
@@ -186,9 +186,9 @@ pub(super) fn finished(context: &mut Context<'_>, heard: &[&Finished]) -> Lanes 
 }
 
 pub(super) const FREEZE: &str = "INSERT INTO delivery_bodies (delivery, body)
-    SELECT i.id, i.body FROM unnest($2::bigint[], $3::int[], $4::bytea[]) AS i(id, token, body)
+    SELECT i.id, i.body FROM unnest($2::bigint[], $3::bigint[], $4::bytea[]) AS i(id, claim, body)
     CROSS JOIN LATERAL (SELECT 1 FROM deliveries WHERE id = i.id AND status = 1 AND incarnation = $1
-        AND claims = i.token OFFSET 0) d
+        AND (claims::bigint << 32) + nonce = i.claim OFFSET 0) d
     ON CONFLICT DO NOTHING";
 
 /// Keeps the bytes to send again, before the claims end that allow it. They are those of the first attempt.
@@ -199,21 +199,22 @@ pub(super) async fn freeze(context: &Context<'_>) -> Asked<()> {
         return Ok(());
     }
     let ids: Vec<i64> = frozen.iter().map(|(claim, _)| claim.delivery).collect();
-    let tokens: Vec<i32> = frozen.iter().map(|(claim, _)| claim.token.cast_signed()).collect();
+    let claims: Vec<i64> = frozen.iter().map(|(claim, _)| claim_value(claim)).collect();
     let bodies: Vec<&[u8]> = frozen.iter().map(|(_, body)| &body[..]).collect();
-    context.conn.execute(FREEZE, &[&context.incarnation, &ids, &tokens, &bodies]).await?;
+    context.conn.execute(FREEZE, &[&context.incarnation, &ids, &claims, &bodies]).await?;
     Ok(())
 }
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         CASE WHEN d.fold IS NULL THEN e.accepted_at ELSE d.created_at END,
         CASE WHEN d.fold IS NULL THEN coalesce(b.body, e.body) ELSE ''::bytea END, d.replay > 0, d.fold,
-        d.out_of_order
+        d.out_of_order, d.nonce
     FROM deliveries d JOIN events e ON e.seq = d.event LEFT JOIN delivery_bodies b ON b.delivery = d.id";
 
 fn job(row: &Row) -> Job {
     Job {
         delivery: row.get(0),
+        nonce: row.get::<_, i32>(13).cast_unsigned(),
         project: row.get(1),
         subscriber: row.get(2),
         event: row.get(3),
@@ -289,16 +290,16 @@ pub(super) async fn release(context: &mut Context<'_>) -> Asked<()> {
     if released.is_empty() {
         return Ok(());
     }
-    let mut claims: Vec<(i64, i32)> =
-        released.iter().map(|claim| (claim.delivery, claim.token.cast_signed())).collect();
+    let mut claims: Vec<(i64, i64)> =
+        released.iter().map(|claim| (claim.delivery, claim_value(claim))).collect();
     claims.sort_unstable();
-    let (ids, tokens): (Vec<i64>, Vec<i32>) = claims.into_iter().unzip();
+    let (ids, claims): (Vec<i64>, Vec<i64>) = claims.into_iter().unzip();
     let sql = format!(
         "UPDATE deliveries d SET status = 0, incarnation = NULL, holder = NULL, written = NULL
-         WHERE d.id = ANY($2::bigint[]) AND d.status = 1 AND d.incarnation = $1 AND d.claims = ($3::int[])[{PLACE}]
+         WHERE d.id = ANY($2::bigint[]) AND d.status = 1 AND d.incarnation = $1 AND {CLAIM} = ($3::bigint[])[{PLACE}]
          RETURNING d.subscriber, d.lane, d.due_at"
     );
-    let rows = context.conn.rows(&sql, &[&context.incarnation, &ids, &tokens]).await?;
+    let rows = context.conn.rows(&sql, &[&context.incarnation, &ids, &claims]).await?;
     let mut touched = Lanes::new();
     for row in rows {
         let subscriber = row.get(0);
@@ -428,16 +429,18 @@ async fn insert_past(
     if events.is_empty() {
         return Ok(());
     }
-    let block: i64 = context.conn.only(super::write::DRAW, &[]).await?.get(0);
+    let (now, block) = (context.group.now.as_ms(), context.conn.only(super::write::DRAW, &[]).await?);
+    let block: i64 = block.get(0);
     context
         .conn
         .execute(
-            "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at)
-             SELECT $1 + i.place, $2, $3, i.event, 0, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $4, $4
+            "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at,
+                nonce)
+             SELECT $1 + i.place, $2, $3, i.event, 0, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $4, $4, $7
              FROM unnest($5::bigint[], $6::bigint[]) WITH ORDINALITY AS i(event, lane, place)
              JOIN events e ON e.seq = i.event
              ON CONFLICT (event, subscriber, replay) DO NOTHING",
-            &[&block, &step.project, &step.subscriber, &context.group.now.as_ms(), &events, &lanes],
+            &[&block, &step.project, &step.subscriber, &now, &events, &lanes, &context.conn.nonce()],
         )
         .await?;
     Ok(())

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate_core::delivery::Job;
 use tidegate_core::fold::{Appending, Arrival, Book, ClosedBy, Closing, Draft, Slot, Stage, Terms, Window};
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -31,7 +31,9 @@ use self::rows::{Outcome, write};
 pub(super) use self::tally::{Count, Tally};
 use super::db::{Asked, Conn, needed};
 use super::deliveries::{CLAIMED, DUE, WAITING};
+use super::held::claim_value;
 use super::lanes::{self, Lanes};
+use super::windows::next_due;
 use super::write::{Context, DRAW};
 use crate::{BackfillStep, ClosedWindow, Error, Group};
 
@@ -425,11 +427,11 @@ pub(super) fn arrival(
     Some(Arrival { project, subscriber, lane, event, bytes, replay, passes, appending })
 }
 
-const SEAL: &str = "UPDATE windows w SET stage = 2 FROM unnest($2::bigint[], $3::bigint[], $4::int[])
-        AS i(no, delivery, token) JOIN deliveries d ON d.id = i.delivery
+const SEAL: &str = "UPDATE windows w SET stage = 2 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[])
+        AS i(no, delivery, claim) JOIN deliveries d ON d.id = i.delivery
     WHERE w.no = i.no AND w.stage IN (1, 2) AND d.fold = w.no AND d.status = 1 AND d.incarnation = $1
-        AND d.claims = i.token
-    RETURNING i.delivery, i.token";
+        AND (d.claims::bigint << 32) + d.nonce = i.claim
+    RETURNING i.delivery, i.claim";
 
 /// Deliveries begin to leave, if this life still holds them: nothing joins them any more. Their lanes are locked.
 pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -> Asked<()> {
@@ -439,11 +441,11 @@ pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -
     }
     let windows: Vec<WindowNo> = seals.iter().map(|seal| seal.window).collect();
     let ids: Vec<DeliveryNo> = seals.iter().map(|seal| seal.claim.delivery).collect();
-    let tokens: Vec<i32> = seals.iter().map(|seal| seal.claim.token.cast_signed()).collect();
-    let rows = context.conn.rows(SEAL, &[&context.incarnation, &windows, &ids, &tokens]).await?;
-    let sealed: BTreeSet<(DeliveryNo, i32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let claims: Vec<i64> = seals.iter().map(|seal| claim_value(&seal.claim)).collect();
+    let rows = context.conn.rows(SEAL, &[&context.incarnation, &windows, &ids, &claims]).await?;
+    let sealed: BTreeSet<(DeliveryNo, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     for seal in seals {
-        if sealed.contains(&(seal.claim.delivery, seal.claim.token.cast_signed())) {
+        if sealed.contains(&(seal.claim.delivery, claim_value(&seal.claim))) {
             folding.seal(seal.project, seal.window);
         } else {
             context.out.unsealed.push(seal.claim);
@@ -453,9 +455,10 @@ pub(super) async fn seal(context: &mut Context<'_>, folding: &mut Folding<'_>) -
 }
 
 /// A window that closed, claimed for memory. What it carries is asked for when it is sent.
-fn job(closing: &Closing, now: Timestamp) -> Job {
+fn job(closing: &Closing, nonce: Nonce, now: Timestamp) -> Job {
     Job {
         delivery: closing.delivery,
+        nonce,
         project: closing.project,
         subscriber: closing.subscriber,
         event: closing.first,
@@ -471,13 +474,13 @@ fn job(closing: &Closing, now: Timestamp) -> Job {
     }
 }
 
-/// Those outside lanes go straight to memory if there is room; in a lane each waits for its turn, which may be now.
+/// Outside lanes they go straight to memory if there is room; in a lane each waits for its turn, which may be now.
 fn place(context: &mut Context<'_>, closings: &[Closing]) -> Vec<i16> {
-    let now = context.group.now;
+    let (nonce, now) = (context.conn.nonce().cast_unsigned(), context.group.now);
     let status = |closing: &Closing| match closing.lane {
         Some(_) => WAITING,
         None if context.room.take(closing.subscriber, 0) => {
-            context.out.jobs.push(job(closing, now));
+            context.out.jobs.push(job(closing, nonce, now));
             CLAIMED
         }
         None => {
@@ -490,11 +493,4 @@ fn place(context: &mut Context<'_>, closings: &[Closing]) -> Vec<i16> {
 
 fn lanes_of(closings: &[Closing]) -> Lanes {
     closings.iter().filter_map(|closing| Some((closing.subscriber, closing.lane?))).collect()
-}
-
-const NEXT_DUE: &str = "SELECT due_at FROM windows WHERE stage = 0 ORDER BY due_at LIMIT 1";
-
-/// When the next window closes by itself.
-pub(super) async fn next_due(conn: &Conn) -> Asked<Option<Timestamp>> {
-    Ok(conn.row(NEXT_DUE, &[]).await?.map(|row| Timestamp::from_ms(row.get(0))))
 }

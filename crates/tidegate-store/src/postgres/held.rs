@@ -12,6 +12,7 @@ use tidegate_core::id::DeliveryNo;
 
 use super::db::{Asked, Conn};
 use super::open::BLOCK_BITS;
+use crate::Claim;
 
 /// Blocks that a life's row names at most, but for that of the group under way. The row is written with every group.
 const BLOCKS_MAX: usize = 64;
@@ -25,6 +26,14 @@ pub(super) const CLAIMS: &str = "SELECT id FROM deliveries WHERE holder = $1
 const ANY_CLAIMS: &str = "SELECT id FROM deliveries WHERE status = 1 AND incarnation = $1";
 
 const SHELVE: &str = "UPDATE deliveries SET holder = $1 WHERE id = ANY($2) AND status = 1 AND incarnation = $1 AND holder IS NULL";
+
+/// What a claim of a row must be, as one value: so the place of each is looked up once.
+pub(super) const CLAIM: &str = "(d.claims::bigint << 32) + d.nonce";
+
+/// A claim as that value.
+pub(super) fn claim_value(claim: &Claim) -> i64 {
+    (i64::from(claim.token) << 32) + i64::from(claim.nonce.cast_signed())
+}
 
 /// Deliveries that were claimed as they were made and have not ended, by their blocks.
 #[derive(Default)]

@@ -99,10 +99,10 @@ pub(super) async fn scan(conn: &Conn, scope: &Scope, after: i64, limit: usize) -
             let status = if *past == Past::Delivered { deliveries::DELIVERED } else { deliveries::EXHAUSTED };
             scan_past(conn, scope, (*subscriber, status), after, limit).await
         }
-        What::DeadLetters { subscriber, ids } if ids.is_empty() => {
+        What::DeadLetters { subscriber, ids, .. } if ids.is_empty() => {
             scan_letters(conn, scope, *subscriber, after, limit).await
         }
-        What::DeadLetters { subscriber, ids } => {
+        What::DeadLetters { subscriber, ids, .. } => {
             named_letters(conn, scope, *subscriber, ids, after, limit).await
         }
     }

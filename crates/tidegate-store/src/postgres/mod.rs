@@ -61,7 +61,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryKey, DeliveryNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -172,7 +173,7 @@ impl Store for PostgresStore {
             .await
     }
 
-    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
         let space = self.shared.space;
         self.change_at(now, move |conn| {
             Box::pin(async move { replay::replay(conn, space, &replay, now).await })
@@ -200,8 +201,13 @@ impl Store for PostgresStore {
         .await
     }
 
-    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
-        Ok(windows::bundle(&*self.pool.lend().await?, window, bytes_max).await?)
+    async fn bundle(
+        &self,
+        window: WindowNo,
+        carrier: DeliveryKey,
+        bytes_max: usize,
+    ) -> Result<Option<Bundled>> {
+        Ok(windows::bundle(&*self.pool.lend().await?, window, carrier, bytes_max).await?)
     }
 
     async fn windows_open(&self) -> Result<Option<u64>> {
@@ -209,7 +215,7 @@ impl Store for PostgresStore {
     }
 
     async fn close_due(&self) -> Result<Option<Timestamp>> {
-        Ok(folds::next_due(&*self.pool.lend().await?).await?)
+        Ok(windows::next_due(&*self.pool.lend().await?).await?)
     }
 
     async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {

@@ -63,6 +63,7 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0016_rebuilds" needs 16,
     "0018_clocks" needs 16,
     "0019_switches" needs 16,
+    "0020_rewinds" needs 16,
     "0021_shares" needs 16,
 ];
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::attempt::{Attempt, ErrorClass};
 use tidegate_core::delivery::Status;
-use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::{DELIVERY_EVENTS_LISTED_MAX as LISTED, PAGE_ROWS_SCANNED_MAX};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -26,7 +26,7 @@ fn columns() -> String {
     format!(
         "d.id, d.subscriber, s.id, {STATUS}, d.attempts, d.due_at, d.created_at, d.finished_at,
             CASE WHEN {STATUS} = 'held' THEN s.inactive_reason ELSE d.reason END, d.lane, d.replay > 0, d.event, d.fold,
-            d.out_of_order"
+            d.out_of_order, d.nonce"
     )
 }
 
@@ -48,6 +48,7 @@ async fn delivery_rows(conn: &Conn, rows: &[Row], at_most: usize) -> Asked<Vec<D
 fn delivery_row(row: &Row, fold: Option<FoldRow>, events: Vec<String>) -> DeliveryRow {
     DeliveryRow {
         no: row.get(0),
+        nonce: row.get::<_, i32>(14).cast_unsigned(),
         subscriber: row.get(1),
         subscriber_id: row.get(2),
         status: Status::parse(row.get(3)).unwrap_or(Status::Pending),
@@ -158,14 +159,16 @@ pub(super) async fn one(
 }
 
 /// Whoever goes or will go first in a lane: one that is due or claimed, else the oldest that waits.
-pub(super) const FIRST_OF_LANE: &str = "SELECT id FROM deliveries
+pub(super) const FIRST_OF_LANE: &str =
+    "SELECT id, nonce FROM deliveries WHERE id = (SELECT id FROM deliveries
     WHERE subscriber = $1 AND lane = $2 AND lane IS NOT NULL AND shelf < 3
-    ORDER BY shelf, greatest(event, abs(replay)), id LIMIT 1";
+    ORDER BY shelf, greatest(event, abs(replay)), id LIMIT 1)";
 
-async fn behind(conn: &Conn, row: &DeliveryRow) -> Asked<Option<DeliveryNo>> {
+async fn behind(conn: &Conn, row: &DeliveryRow) -> Asked<Option<DeliveryKey>> {
     let Some(lane) = row.waiting_lane() else { return Ok(None) };
     let first = conn.rows(FIRST_OF_LANE, &[&row.subscriber, &lane]).await?;
-    Ok(first.first().map(|first| first.get(0)).filter(|first| *first != row.no))
+    let key = |first: &Row| DeliveryKey { no: first.get(0), nonce: first.get::<_, i32>(1).cast_unsigned() };
+    Ok(first.first().map(key).filter(|first| first.no != row.no))
 }
 
 /// Those of these deliveries that are the project's.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::fold::Book;
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
@@ -23,7 +23,7 @@ pub(super) async fn replay(
     space: i32,
     replay: &Replay,
     now: Timestamp,
-) -> Asked<Vec<DeliveryNo>> {
+) -> Asked<Vec<DeliveryKey>> {
     let current = configuration::hold(conn, space).await?;
     if replay.version != current {
         return Err(Error::Stale { routed: replay.version, current }.into());
@@ -41,7 +41,12 @@ pub(super) async fn replay(
     }
     let (mut made, mut carriers) = (made.into_iter().map(|(no, _)| no), carriers.into_iter());
     let next = |route: &Route| if route.fold.is_some() { carriers.next() } else { made.next() };
-    Ok(replay.routes.iter().filter_map(next).collect())
+    let numbers: Vec<DeliveryNo> = replay.routes.iter().filter_map(next).collect();
+    // One that joined a fold goes with a delivery that was there before.
+    let rows = conn.rows("SELECT id, nonce FROM deliveries WHERE id = ANY($1)", &[&numbers]).await?;
+    let nonces: BTreeMap<DeliveryNo, i32> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let key = |no| DeliveryKey { no, nonce: nonces.get(&no).copied().unwrap_or_default().cast_unsigned() };
+    Ok(numbers.into_iter().map(key).collect())
 }
 
 /// Replays to subscribers that fold go at once, in the form of folds.
@@ -69,8 +74,9 @@ pub(super) fn lanes_of(wanted: &[(Seq, Route)]) -> Lanes {
 }
 
 const INSERT: &str =
-    "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at)
-    SELECT $1 + i.place, $2, i.subscriber, i.event, $1 + i.place, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $3, $3
+    "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, due_at, created_at,
+        nonce)
+    SELECT $1 + i.place, $2, i.subscriber, i.event, $1 + i.place, i.lane, CASE WHEN i.lane IS NULL THEN 0 ELSE 2 END, $3, $3, $7
     FROM unnest($4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS i(event, subscriber, lane, place)
     JOIN events e ON e.seq = i.event AND e.project = $2
     RETURNING id, subscriber";
@@ -92,7 +98,9 @@ pub(super) async fn insert(
     let events: Vec<Seq> = wanted.iter().map(|(event, _)| *event).collect();
     let subscribers: Vec<SubscriberNo> = wanted.iter().map(|(_, route)| route.subscriber).collect();
     let lanes: Vec<Option<Lane>> = wanted.iter().map(|(_, route)| route.lane).collect();
-    let rows = conn.rows(INSERT, &[&block, &project, &now.as_ms(), &events, &subscribers, &lanes]).await?;
+    let rows = conn
+        .rows(INSERT, &[&block, &project, &now.as_ms(), &events, &subscribers, &lanes, &conn.nonce()])
+        .await?;
     let mut made: Vec<(DeliveryNo, SubscriberNo)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     made.sort_unstable();
     let touched = wanted.iter().filter_map(|(_, route)| Some((route.subscriber, route.lane?))).collect();

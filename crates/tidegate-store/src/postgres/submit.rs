@@ -145,18 +145,18 @@ pub(super) fn insert_events() -> String {
 
 /// The deliveries of new events, where none has a lane and the life's row names the block, so that they need no holder.
 pub(super) const INSERT_NEW_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, due_at, incarnation,
-        written, created_at, status, claims)
+        written, created_at, status, claims, nonce)
     SELECT $1::bigint + i.place, i.project, i.subscriber, $1::bigint + i.event, 0, $4::bigint,
         CASE WHEN i.status = 1 THEN $2::bigint END, CASE WHEN i.status = 1 THEN $3::bigint END, $4::bigint, i.status,
-        CASE WHEN i.status = 1 THEN 1 ELSE 0 END
+        CASE WHEN i.status = 1 THEN 1 ELSE 0 END, $10::int
     FROM (SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS event, unnest($7::bigint[]) AS project,
         unnest($8::bigint[]) AS subscriber, unnest($9::smallint[]) AS status) i";
 
 const DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, due_at, incarnation,
-        holder, written, created_at, status, claims)
+        holder, written, created_at, status, claims, nonce)
     SELECT $1::bigint + i.place, i.project, i.subscriber, $1::bigint + i.event, 0,
         i.lane, $4::bigint, CASE WHEN i.status = 1 THEN $2::bigint END, CASE WHEN i.status = 1 THEN $2::bigint END,
-        CASE WHEN i.status = 1 THEN $3::bigint END, $4::bigint, i.status, CASE WHEN i.status = 1 THEN 1 ELSE 0 END";
+        CASE WHEN i.status = 1 THEN $3::bigint END, $4::bigint, i.status, CASE WHEN i.status = 1 THEN 1 ELSE 0 END, $14::int";
 const ROUTES: &str = "(SELECT unnest($5::bigint[]) AS place, unnest($6::bigint[]) AS event,
         unnest($7::bigint[]) AS project, unnest($8::bigint[]) AS high, unnest($9::bigint[]) AS low,
         unnest($10::bigint[]) AS subscriber, unnest($11::bigint[]) AS lane, unnest($12::smallint[]) AS status) i
@@ -319,7 +319,8 @@ impl<'a> Columns<'a> {
         let Stamp { incarnation, written, version, now } = stamp;
         let mut events: Vec<&(dyn ToSql + Sync)> = vec![&block, incarnation, written, version, now];
         events.extend(self.events());
-        let deliveries: [&(dyn ToSql + Sync); 13] = [
+        let nonce = conn.nonce();
+        let deliveries: [&(dyn ToSql + Sync); 14] = [
             &block,
             incarnation,
             written,
@@ -333,6 +334,7 @@ impl<'a> Columns<'a> {
             &routes.lanes,
             &routes.wanted,
             &count,
+            &nonce,
         ];
         let (take, insert) = (take_ids(), insert_events());
         let deliver = if self.has_lanes() { insert_laned() } else { insert_plain() };
@@ -439,6 +441,7 @@ impl<'a> Columns<'a> {
         let subscriber: SubscriberNo = self.subscribers[index];
         Job {
             delivery,
+            nonce: context.conn.nonce().cast_unsigned(),
             project: entry.project,
             subscriber,
             event: block + self.event_places[event],

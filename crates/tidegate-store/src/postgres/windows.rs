@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tidegate_core::fold::{Bundle, ClosedBy, Stage, Terms};
-use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
 
@@ -22,11 +22,18 @@ use crate::{
 const CARRIED: &str = "SELECT e.body FROM events e JOIN members m ON m.event = e.seq WHERE m.\"window\" = $1
     ORDER BY e.seq";
 
-/// Everything that a folded delivery carries, if it is not too large.
-pub(super) async fn bundle(conn: &Conn, no: WindowNo, bytes_max: usize) -> Asked<Option<Bundled>> {
-    let sql =
-        "SELECT terms, key_text, opened_at, closed_at, closed_by, count, bytes FROM windows WHERE no = $1";
-    let Some(row) = conn.row(sql, &[&no]).await? else { return Ok(None) };
+/// Everything that a folded delivery carries, if it is not too large. A window that got its number later is another's.
+pub(super) async fn bundle(
+    conn: &Conn,
+    no: WindowNo,
+    carrier: DeliveryKey,
+    bytes_max: usize,
+) -> Asked<Option<Bundled>> {
+    let sql = "SELECT terms, key_text, opened_at, closed_at, closed_by, count, bytes
+        FROM windows w JOIN deliveries d ON d.id = $2 AND d.nonce = $3 AND d.fold = w.no WHERE w.no = $1";
+    let Some(row) = conn.row(sql, &[&no, &carrier.no, &carrier.nonce.cast_signed()]).await? else {
+        return Ok(None);
+    };
     let (Some(closed_at), Some(terms)) = (row.get::<_, Option<i64>>(3), Terms::from_text(row.get(0))) else {
         return Ok(None);
     };
@@ -111,6 +118,13 @@ fn fold_row(row: &Row) -> FoldRow {
 pub(super) async fn open(conn: &Conn) -> Asked<u64> {
     let row = conn.only("SELECT count(*) FROM windows WHERE stage = 0", &[]).await?;
     Ok(row.get::<_, i64>(0).unsigned_abs())
+}
+
+const NEXT_DUE: &str = "SELECT due_at FROM windows WHERE stage = 0 ORDER BY due_at LIMIT 1";
+
+/// When the next window closes by itself.
+pub(super) async fn next_due(conn: &Conn) -> Asked<Option<Timestamp>> {
+    Ok(conn.row(NEXT_DUE, &[]).await?.map(|row| Timestamp::from_ms(row.get(0))))
 }
 
 /// Windows, and what became of them.

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior};
 use tidegate_core::fold::{Book, Decided, Draft, Member};
-use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, Version};
+use tidegate_core::id::{Nonce, ProjectNo, Seq, SubscriberNo, Version};
 use tidegate_core::route::Route;
 
 use super::dedupe::{Dedupe, Delta};
@@ -26,6 +26,7 @@ pub(super) struct Context<'a> {
     pub(super) conn: &'a Connection,
     pub(super) group: &'a Group,
     pub(super) incarnation: i64,
+    pub(super) nonce: Nonce,
     pub(super) version: Version,
     pub(super) backfilling: Backfilling,
     /// Whose backfills will bring live events, and up to which.
@@ -183,6 +184,7 @@ fn write_all<'a>(
         conn: tx,
         group,
         incarnation: writer.incarnation,
+        nonce: writer.nonce,
         version: writer.version,
         backfilling: writer.backfilling.clone(),
         deferred: BTreeMap::new(),

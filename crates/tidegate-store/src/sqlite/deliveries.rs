@@ -6,7 +6,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::ErrorClass;
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::fold::Closing;
-use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -24,8 +24,8 @@ pub(super) const DELIVERED: i64 = 3;
 pub(super) const EXHAUSTED: i64 = 4;
 
 pub(super) const INSERT: &str = "INSERT INTO deliveries
-    (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at, fold)
-    VALUES (?1, ?2, ?3, ?4, ?10, ?11, ?5, ?6, ?7, ?8, ?9, ?7, ?12)";
+    (id, project, subscriber, event, late, replay, lane, status, due_at, claims, incarnation, created_at, fold, nonce)
+    VALUES (?1, ?2, ?3, ?4, ?10, ?11, ?5, ?6, ?7, ?8, ?9, ?7, ?12, ?13)";
 
 /// A delivery that comes into being.
 pub(super) struct New<'a> {
@@ -66,10 +66,12 @@ pub(super) fn insert(context: &mut Context<'_>, new: &New<'_>) -> rusqlite::Resu
         is_late,
         replay,
         fold,
+        context.nonce,
     ])?;
     if claimed {
         context.out.jobs.push(Job {
             delivery: id,
+            nonce: context.nonce,
             project,
             subscriber,
             event,
@@ -94,15 +96,27 @@ pub(super) fn insert_closed(
     conn: &Connection,
     backfilling: &lanes::Backfilling,
     closing: &Closing,
-    now: Timestamp,
+    (nonce, now): (Nonce, Timestamp),
 ) -> rusqlite::Result<()> {
     let Closing { delivery, project, subscriber, first, lane, window, replay } = *closing;
     let status = if lane.is_some() { WAITING } else { DUE };
     let place = if replay { delivery } else { -delivery };
     let holder = None::<Incarnation>;
-    let values =
-        params![delivery, project, subscriber, first, lane, status, now.as_ms(), 0, holder, 1, place, window];
-    conn.prepare_cached(INSERT)?.execute(values)?;
+    conn.prepare_cached(INSERT)?.execute(params![
+        delivery,
+        project,
+        subscriber,
+        first,
+        lane,
+        status,
+        now.as_ms(),
+        0,
+        holder,
+        1,
+        place,
+        window,
+        nonce
+    ])?;
     if let Some(lane) = lane {
         lanes::make_next_due(conn, backfilling, subscriber, lane, now)?;
     }
@@ -112,7 +126,7 @@ pub(super) fn insert_closed(
 pub(super) const FINISH: &str =
     "UPDATE deliveries SET status = ?5, due_at = coalesce(?6, due_at), attempts = ?4,
         tries = tries + ?7, lost = 0, incarnation = NULL, finished_at = ?8, reason = ?9
-    WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3";
+    WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND nonce = ?10";
 
 /// Records the result of an attempt, if its claim still holds, and lets the next of its lane go.
 pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite::Result<()> {
@@ -133,6 +147,7 @@ pub(super) fn finish(context: &mut Context<'_>, finished: &Finished) -> rusqlite
         failure,
         ended_at,
         reason,
+        finished.claim.nonce,
     ])?;
     if changed == 0 {
         context.out.stale += 1;
@@ -194,12 +209,13 @@ pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusql
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         iif(d.fold IS NULL, e.accepted_at, d.created_at),
-        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold, d.out_of_order
+        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold, d.out_of_order, d.nonce
     FROM deliveries d JOIN events e ON e.seq = d.event";
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
     Ok(Job {
         delivery: row.get(0)?,
+        nonce: row.get(13)?,
         project: row.get(1)?,
         subscriber: row.get(2)?,
         event: row.get(3)?,
@@ -252,9 +268,10 @@ pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Res
         .conn
         .prepare_cached(
             "UPDATE deliveries SET status = 0, incarnation = NULL
-             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 RETURNING subscriber, lane, due_at",
+             WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND nonce = ?4
+             RETURNING subscriber, lane, due_at",
         )?
-        .query_row(params![claim.delivery, context.incarnation, claim.token], |row| {
+        .query_row(params![claim.delivery, context.incarnation, claim.token, claim.nonce], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
         .optional()?;
@@ -390,9 +407,21 @@ fn insert_past(
     let status = if lane.is_some() { WAITING } else { DUE };
     let now = context.group.now;
     let (holder, fold) = (None::<Incarnation>, None::<WindowNo>);
-    let values =
-        params![id, step.project, step.subscriber, event, lane, status, now.as_ms(), 0, holder, 1, 0, fold];
-    context.statements.insert_delivery.execute(values)?;
+    context.statements.insert_delivery.execute(params![
+        id,
+        step.project,
+        step.subscriber,
+        event,
+        lane,
+        status,
+        now.as_ms(),
+        0,
+        holder,
+        1,
+        0,
+        fold,
+        context.nonce
+    ])?;
     if let Some(lane) = lane {
         lanes::make_next_due(context.conn, &context.backfilling, step.subscriber, lane, now)?;
     }

@@ -186,12 +186,14 @@ fn deliver(context: &mut Context<'_>, closing: &Closing) -> rusqlite::Result<()>
     deliveries::insert(context, &new)
 }
 
-pub(super) const IS_HELD: &str = "SELECT 1 FROM deliveries WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND fold = ?4";
+pub(super) const IS_HELD: &str =
+    "SELECT 1 FROM deliveries WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND fold = ?4
+    AND nonce = ?5";
 
 /// A delivery begins to leave: nothing joins it any more.
 pub(super) fn seal(context: &mut Context<'_>, seal: &Seal) -> rusqlite::Result<()> {
     let Seal { project, window, claim } = *seal;
-    let claim_values = params![claim.delivery, context.incarnation, claim.token, window];
+    let claim_values = params![claim.delivery, context.incarnation, claim.token, window, claim.nonce];
     if context.conn.prepare_cached(IS_HELD)?.exists(claim_values)? {
         context.draft.seal(project, window);
     } else {
@@ -370,7 +372,7 @@ pub(super) fn end(
             WindowsEnd::Close(why) => draft.close(window, why, &mut || draw(&mut next_no)),
         };
         if let Some(closing) = closing {
-            deliveries::insert_closed(&tx, &writer.backfilling, &closing, now)?;
+            deliveries::insert_closed(&tx, &writer.backfilling, &closing, (writer.nonce, now))?;
             ended.subscribers.push(closing.subscriber);
         }
         ended.windows += 1;

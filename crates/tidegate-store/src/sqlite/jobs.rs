@@ -4,7 +4,7 @@
 //! found by bisection and costs nothing to go back to. A scan passes over a bounded number of rows.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tidegate_core::id::{DeliveryNo, JobNo, ProjectNo, SubscriberNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, JobNo, ProjectNo, SubscriberNo};
 use tidegate_core::limits::{JOBS_RUNNING_PER_PROJECT_MAX, PAGE_ROWS_SCANNED_MAX, STEP_BYTES_MAX};
 use tidegate_core::time::Timestamp;
 
@@ -65,10 +65,12 @@ pub(super) fn scan(conn: &Connection, scope: &Scope, after: i64, limit: usize) -
             let status = if *past == Past::Delivered { deliveries::DELIVERED } else { deliveries::EXHAUSTED };
             scan_past(conn, scope, (*subscriber, status), after, limit)
         }
-        What::DeadLetters { subscriber, ids } if ids.is_empty() => {
+        What::DeadLetters { subscriber, ids, .. } if ids.is_empty() => {
             scan_letters(conn, scope, *subscriber, after, limit)
         }
-        What::DeadLetters { subscriber, ids } => named_letters(conn, scope, *subscriber, ids, after, limit),
+        What::DeadLetters { subscriber, ids, .. } => {
+            named_letters(conn, scope, *subscriber, ids, after, limit)
+        }
     }
 }
 
@@ -275,8 +277,8 @@ pub(super) fn step(context: &mut Context<'_>, step: &JobStep) -> rusqlite::Resul
             matched += 1;
             continue;
         }
-        let no = context.draw();
-        if replay::insert(context.conn, &context.backfilling, no, (step.project, *event), route, now)? {
+        let key = DeliveryKey { no: context.draw(), nonce: context.nonce };
+        if replay::insert(context.conn, &context.backfilling, key, (step.project, *event), route, now)? {
             context.spilled.insert(route.subscriber);
             matched += 1;
         }

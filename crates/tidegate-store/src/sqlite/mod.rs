@@ -57,8 +57,8 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::Book;
 use tidegate_core::id::{
-    BackfillNo, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo, Version,
-    WindowNo,
+    BackfillNo, DeliveryKey, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, Nonce, ProjectNo, Seq,
+    SubscriberNo, Version, WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -121,15 +121,16 @@ fn failed(error: rusqlite::Error) -> Error {
 }
 
 impl SqliteStore {
-    /// Opens or creates the store in `dir`. `salt` is kept only by a new one.
-    pub fn open(dir: &Path, salt: &[u8], now: Timestamp, calls: Calls) -> Result<Self> {
+    /// Opens or creates the store in `dir`. `salt` and `nonce` are random: the first is kept only by a new store, the second
+    /// is carried by the deliveries that are made until it is closed.
+    pub fn open(dir: &Path, salt: &[u8], nonce: Nonce, now: Timestamp, calls: Calls) -> Result<Self> {
         crate::folder::create(dir)
             .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
         let lock = open::lock(dir)?;
         let path = dir.join("tidegate.db");
         let conn = db::open_first(&path)?;
         open::migrate(&conn)?;
-        let mut writer = Writer::start(conn, path.clone(), salt, now)?;
+        let mut writer = Writer::start(conn, path.clone(), (salt, nonce), now)?;
         let latest = writer.latest().map_err(failed)?;
         keeping::wait_at_start(&writer.conn, now, latest).map_err(failed)?;
         writer.void_claims(now.max(latest)).map_err(failed)?;
@@ -238,7 +239,7 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| trigger::trigger(writer, project, now).map_err(failed)).await
     }
 
-    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
         self.write(self.calls, move |writer| replay::replay(writer, &replay, now)).await
     }
 
@@ -259,9 +260,14 @@ impl Store for SqliteStore {
         self.write(self.calls, move |writer| folds::end(writer, project, &ask, now).map_err(failed)).await
     }
 
-    async fn bundle(&self, window: WindowNo, bytes_max: usize) -> Result<Option<Bundled>> {
+    async fn bundle(
+        &self,
+        window: WindowNo,
+        carrier: DeliveryKey,
+        bytes_max: usize,
+    ) -> Result<Option<Bundled>> {
         let recent = Arc::clone(&self.recent);
-        let bundle = move |conn: &Connection| windows::bundle(conn, &recent, window, bytes_max);
+        let bundle = move |conn: &Connection| windows::bundle(conn, &recent, (window, carrier), bytes_max);
         self.readers.read(move |conn| bundle(conn).map_err(failed)).await
     }
 

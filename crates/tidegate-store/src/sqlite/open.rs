@@ -25,6 +25,7 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0015_history" needs 15,
     "0016_rebuilds" needs 16,
     "0017_objects" needs 17,
+    "0020_rewinds" needs 17,
 ];
 
 /// Keeps a second process out for as long as the file is open.

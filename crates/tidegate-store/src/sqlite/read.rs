@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::{Attempt, ErrorClass, Phases};
 use tidegate_core::delivery::Status;
 use tidegate_core::fold::Book;
-use tidegate_core::id::{DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::{DELIVERY_EVENTS_LISTED_MAX as LISTED, PAGE_ROWS_SCANNED_MAX};
 use tidegate_core::time::Timestamp;
 
@@ -17,7 +17,7 @@ use crate::{AttemptRow, Backlog, DeliveryFilter, DeliveryRow, FoldRow, Page, Tra
 const SELECT: &str =
     "SELECT d.id, d.subscriber, s.id, d.status, d.attempts, d.due_at, d.created_at, d.finished_at,
         d.reason, d.lane, s.active, s.deleted_at IS NOT NULL, d.event, d.project, d.late, s.inactive_reason,
-        d.replay > 0, d.fold, d.out_of_order
+        d.replay > 0, d.fold, d.out_of_order, d.nonce
     FROM deliveries d JOIN subscribers s ON s.no = d.subscriber";
 
 /// `at_most` so many ids of its events: a list of large folds is not to read every one of their members.
@@ -28,6 +28,7 @@ fn delivery_row(conn: &Connection, row: &Row<'_>, at_most: usize) -> rusqlite::R
     let reason = if status == Status::Held { 15 } else { 8 };
     Ok(DeliveryRow {
         no,
+        nonce: row.get(19)?,
         subscriber: row.get(1)?,
         subscriber_id: row.get(2)?,
         status,
@@ -150,13 +151,16 @@ pub(super) fn one(
 }
 
 /// Whoever goes or will go first in a lane: one that is due or claimed, else the oldest that waits.
-pub(super) const FIRST_OF_LANE: &str = "SELECT id FROM deliveries
-    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 ORDER BY status, max(event, abs(replay)), id LIMIT 1";
+pub(super) const FIRST_OF_LANE: &str =
+    "SELECT id, nonce FROM deliveries WHERE id = (SELECT id FROM deliveries
+    WHERE subscriber = ?1 AND lane = ?2 AND status < 3 ORDER BY status, max(event, abs(replay)), id LIMIT 1)";
 
-fn behind(conn: &Connection, row: &DeliveryRow) -> rusqlite::Result<Option<DeliveryNo>> {
+fn behind(conn: &Connection, row: &DeliveryRow) -> rusqlite::Result<Option<DeliveryKey>> {
     let Some(lane) = row.waiting_lane() else { return Ok(None) };
-    let first = conn.prepare_cached(FIRST_OF_LANE)?.query_row([row.subscriber, lane], |row| row.get(0));
-    Ok(first.optional()?.filter(|first| *first != row.no))
+    let first = conn
+        .prepare_cached(FIRST_OF_LANE)?
+        .query_row([row.subscriber, lane], |row| Ok(DeliveryKey { no: row.get(0)?, nonce: row.get(1)? }));
+    Ok(first.optional()?.filter(|first| first.no != row.no))
 }
 
 /// Those of these deliveries that are the project's.

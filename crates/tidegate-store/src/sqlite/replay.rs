@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use rusqlite::{Connection, params};
 use tidegate_core::fold::Draft;
-use tidegate_core::id::{DeliveryNo, Incarnation, ProjectNo, Seq, WindowNo};
+use tidegate_core::id::{DeliveryKey, DeliveryNo, Incarnation, Nonce, ProjectNo, Seq, WindowNo};
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
 
@@ -17,7 +17,7 @@ use super::{Writer, deliveries, events, failed, folds, lanes, stamp};
 use crate::{Error, Replay, Result};
 
 /// Makes the replays of one event, in the order of their routes.
-pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Result<Vec<DeliveryNo>> {
+pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
     if replay.version != writer.version {
         return Err(Error::Stale { routed: replay.version, current: writer.version });
     }
@@ -37,12 +37,15 @@ pub(super) fn replay(writer: &mut Writer, replay: &Replay, now: Timestamp) -> Re
         let no = match &route.fold {
             None => {
                 let no = draw();
-                insert(&tx, &writer.backfilling, no, event, route, now).map_err(failed)?.then_some(no)
+                let key = DeliveryKey { no, nonce: writer.nonce };
+                insert(&tx, &writer.backfilling, key, event, route, now).map_err(failed)?.then_some(no)
             }
-            Some(_) => folded(&tx, &writer.backfilling, &mut draft, event, route, (now, &mut draw))
-                .map_err(failed)?,
+            Some(_) => {
+                folded(&tx, &writer.backfilling, &mut draft, event, route, ((writer.nonce, now), &mut draw))
+                    .map_err(failed)?
+            }
         };
-        made.push(no.ok_or(Error::NotFound)?);
+        made.push(key_of(&tx, no.ok_or(Error::NotFound)?).map_err(failed)?);
     }
     let decided = draft.decided();
     folds::write(&tx, &decided, writer.next_no).map_err(failed)?;
@@ -60,23 +63,30 @@ fn folded(
     draft: &mut Draft<'_>,
     (project, event): (ProjectNo, Seq),
     route: &Route,
-    (now, draw): (Timestamp, &mut dyn FnMut() -> i64),
+    (stamp, draw): ((Nonce, Timestamp), &mut dyn FnMut() -> i64),
 ) -> rusqlite::Result<Option<DeliveryNo>> {
     let Some(bytes) = events::size(conn, project, event)? else { return Ok(None) };
     let Some(arrival) = folds::arrival(project, (event, bytes), route, true) else { return Ok(None) };
     let is_there = folds::is_member(conn, draft, &arrival)?;
     let (closings, carrier) = draft.send_now(&arrival, is_there, draw);
     for closing in &closings {
-        deliveries::insert_closed(conn, backfilling, closing, now)?;
+        deliveries::insert_closed(conn, backfilling, closing, stamp)?;
     }
     Ok(carrier)
+}
+
+/// One that joined a fold goes with a delivery that was there before.
+fn key_of(conn: &Connection, no: DeliveryNo) -> rusqlite::Result<DeliveryKey> {
+    let sql = "SELECT nonce FROM deliveries WHERE id = ?1";
+    let nonce = conn.prepare_cached(sql)?.query_row([no], |row| row.get(0))?;
+    Ok(DeliveryKey { no, nonce })
 }
 
 /// Creates one replay: due, or waiting for its turn in its lane. Does nothing when its event is gone.
 pub(super) fn insert(
     conn: &Connection,
     backfilling: &Backfilling,
-    no: DeliveryNo,
+    key: DeliveryKey,
     (project, event): (ProjectNo, Seq),
     route: &Route,
     now: Timestamp,
@@ -87,8 +97,22 @@ pub(super) fn insert(
     let Route { subscriber, lane, .. } = *route;
     let status = if lane.is_some() { deliveries::WAITING } else { deliveries::DUE };
     let (holder, fold) = (None::<Incarnation>, None::<WindowNo>);
-    let values = params![no, project, subscriber, event, lane, status, now.as_ms(), 0, holder, 1, no, fold];
-    conn.prepare_cached(deliveries::INSERT)?.execute(values)?;
+    let DeliveryKey { no, nonce } = key;
+    conn.prepare_cached(deliveries::INSERT)?.execute(params![
+        no,
+        project,
+        subscriber,
+        event,
+        lane,
+        status,
+        now.as_ms(),
+        0,
+        holder,
+        1,
+        no,
+        fold,
+        nonce
+    ])?;
     if let Some(lane) = lane {
         lanes::make_next_due(conn, backfilling, subscriber, lane, now)?;
     }

@@ -5,22 +5,24 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tidegate_core::fold::{Book, Bundle, ClosedBy, Key, Slot, Stage, Terms, Window};
-use tidegate_core::id::{ProjectNo, Seq, SubscriberNo, WindowNo};
+use tidegate_core::id::{DeliveryKey, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::time::Timestamp;
 
 use super::recent::Recent;
 use crate::{Bundled, FoldRow, Page, WindowFilter, WindowRow};
 
-/// Everything that a folded delivery carries, if it is not too large.
+/// Everything that a folded delivery carries, if it is not too large. A window that got its number later is another's.
 pub(super) fn bundle(
     conn: &Connection,
     recent: &Mutex<Recent>,
-    no: WindowNo,
+    (no, carrier): (WindowNo, DeliveryKey),
     bytes_max: usize,
 ) -> rusqlite::Result<Option<Bundled>> {
     type Found = (String, String, i64, Option<i64>, Option<String>);
     let mut closed = conn.prepare_cached(
-        "SELECT terms, key_text, opened_at, closed_at, closed_by, no, count, bytes, first, last FROM windows WHERE no = ?1",
+        "SELECT terms, key_text, opened_at, closed_at, closed_by, no, count, bytes, first, last
+         FROM windows w WHERE no = ?1
+            AND EXISTS (SELECT 1 FROM deliveries d WHERE d.id = ?2 AND d.nonce = ?3 AND d.fold = w.no)",
     )?;
     let read = |row: &Row<'_>| {
         let found: Found = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
@@ -33,7 +35,7 @@ pub(super) fn bundle(
         };
         Ok((found, extent))
     };
-    let found = closed.query_row([no], read).optional()?;
+    let found = closed.query_row(params![no, carrier.no, carrier.nonce], read).optional()?;
     let Some(((terms, key, opened_at, Some(closed_at), closed_by), extent)) = found else { return Ok(None) };
     let Some(terms) = Terms::from_text(&terms) else { return Ok(None) };
     if extent.bytes > bytes_max {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
 use tidegate_core::fold::Book;
-use tidegate_core::id::{DeliveryNo, Incarnation, Lane, ProjectNo, SubscriberNo, Version, WindowNo};
+use tidegate_core::id::{DeliveryNo, Incarnation, Lane, Nonce, ProjectNo, SubscriberNo, Version, WindowNo};
 use tidegate_core::limits::{CLAIMS_LOST_MAX, WINDOWS_PER_PROJECT_MAX};
 use tidegate_core::time::Timestamp;
 
@@ -33,6 +33,8 @@ pub(super) struct Writer {
     /// How many of them a project may have.
     pub(super) windows_max: usize,
     pub(super) incarnation: Incarnation,
+    /// What deliveries that are made carry.
+    pub(super) nonce: Nonce,
     pub(super) version: Version,
     /// What counting remembers of its rows.
     pub(super) remembered: Shared,
@@ -54,7 +56,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(conn: Connection, path: PathBuf, salt: &[u8], now: Timestamp) -> Result<Self> {
+    pub(super) fn start(
+        conn: Connection,
+        path: PathBuf,
+        (salt, nonce): (&[u8], Nonce),
+        now: Timestamp,
+    ) -> Result<Self> {
         let tx = conn.unchecked_transaction().map_err(failed)?;
         let fresh = params![salt, now.as_ms()];
         let seeds = [
@@ -87,6 +94,7 @@ impl Writer {
             recent: Arc::default(),
             windows_max: WINDOWS_PER_PROJECT_MAX,
             incarnation: 0,
+            nonce,
             version: 0,
             remembered: Shared::default(),
             next_no: 0,

@@ -1,4 +1,4 @@
--- version 17
+-- version 20
 CREATE VIEW members (event, window, prev, bytes) AS
     SELECT seq, fold, fold_prev, length(body) FROM events WHERE fold IS NOT NULL
     UNION ALL SELECT event, window, prev, bytes FROM members_apart;
@@ -85,7 +85,7 @@ CREATE TABLE deliveries (
     finished_at INTEGER,
     reason      TEXT,
     body        BLOB                         -- frozen bytes, where they are not the event's own
-, fold INTEGER, out_of_order INTEGER NOT NULL DEFAULT 0) STRICT;
+, fold INTEGER, out_of_order INTEGER NOT NULL DEFAULT 0, nonce INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE event_terms (
     no          INTEGER PRIMARY KEY,
     project     INTEGER NOT NULL,

@@ -1,6 +1,7 @@
 //! SQLite under test: each harness is a directory of its own that goes away with it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use tidegate_core::time::Timestamp;
@@ -12,18 +13,22 @@ use tidegate_store::sqlite::{Calls, SqliteStore, audit};
 pub(crate) struct Sqlite {
     dir: Scratch,
     calls: Calls,
+    /// Another nonce each time it is opened.
+    opened: AtomicU32,
 }
 
 impl Sqlite {
     pub(crate) fn new(calls: Calls) -> Self {
-        Self { dir: Scratch::new(), calls }
+        Self { dir: Scratch::new(), calls, opened: AtomicU32::new(0) }
     }
 }
 
 #[async_trait]
 impl Harness for Sqlite {
     async fn open(&self, now: Timestamp) -> Arc<dyn Store> {
-        Arc::new(SqliteStore::open(self.dir.path(), b"salt", now, self.calls).expect("the store opens"))
+        let nonce = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+        let store = SqliteStore::open(self.dir.path(), b"salt", nonce, now, self.calls);
+        Arc::new(store.expect("the store opens"))
     }
 
     async fn audit(&self) -> Vec<String> {

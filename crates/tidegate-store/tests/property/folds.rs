@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::delivery::{Job, Status};
 use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms};
+use tidegate_core::id::DeliveryKey;
 use tidegate_core::payload::Payload;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -88,7 +89,8 @@ impl Folds {
 
     pub(crate) async fn sealed(&mut self, store: &dyn Store, seals: &[Seal]) {
         for seal in seals {
-            let carries = carried(store, seal.window).await;
+            let carrier = DeliveryKey { no: seal.claim.delivery, nonce: seal.claim.nonce };
+            let carries = carried(store, seal.window, carrier).await;
             let before = self.sealed.insert(seal.claim.delivery, carries.clone());
             assert!(before.is_none_or(|before| before == carries), "nothing joined what had begun to leave");
         }
@@ -138,7 +140,11 @@ impl Folds {
         }
         for row in &rows {
             if let (Some(sealed), Some(fold)) = (self.sealed.get(&row.no), &row.fold) {
-                assert_eq!(&carried(store, fold.no).await, sealed, "what has begun to leave stays as it is");
+                assert_eq!(
+                    &carried(store, fold.no, row.key()).await,
+                    sealed,
+                    "what has begun to leave stays as it is"
+                );
             }
         }
     }
@@ -172,7 +178,7 @@ impl Folds {
 }
 
 fn seal(job: &Job) -> Seal {
-    let claim = Claim { delivery: job.delivery, token: job.token };
+    let claim = Claim::of(job);
     Seal { project: PROJECT, window: job.fold.expect("it is a fold"), claim }
 }
 
@@ -189,8 +195,8 @@ async fn rows(store: &dyn Store) -> Vec<DeliveryRow> {
 }
 
 /// The bodies of what a fold carries.
-async fn carried(store: &dyn Store, window: i64) -> Vec<String> {
-    let bundled = store.bundle(window, usize::MAX).await.expect("the store works");
+async fn carried(store: &dyn Store, window: i64, carrier: DeliveryKey) -> Vec<String> {
+    let bundled = store.bundle(window, carrier, usize::MAX).await.expect("the store works");
     let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     bundle.events.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
 }

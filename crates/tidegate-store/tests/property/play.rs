@@ -235,7 +235,7 @@ impl<'a> Stage<'a> {
             let State::Claimed(job) = std::mem::replace(&mut row.state, State::Waiting) else {
                 unreachable!()
             };
-            claims.push(Claim { delivery: job.delivery, token: job.token });
+            claims.push(Claim::of(&job));
         }
         claims
     }

@@ -55,7 +55,7 @@ async fn commit(store: &PostgresStore, group: Group) -> Committed {
 
 /// The ids that a folded delivery carries.
 async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
-    let bundled = store.bundle(job.fold.expect("it is a fold"), usize::MAX).await.unwrap();
+    let bundled = store.bundle(job.fold.expect("it is a fold"), job.key(), usize::MAX).await.unwrap();
     let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     let id = |body: &bytes::Bytes| {
         let event: serde_json::Value = serde_json::from_slice(body).unwrap();
@@ -65,7 +65,7 @@ async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
 }
 
 async fn seal(store: &PostgresStore, job: &Job) -> bool {
-    let claim = Claim { delivery: job.delivery, token: job.token };
+    let claim = Claim::of(job);
     let seals = vec![Seal { project: 1, window: job.fold.expect("it is a fold"), claim }];
     commit(store, Group { now: NOW, seals, ..Group::default() }).await.unsealed.is_empty()
 }
@@ -317,7 +317,7 @@ async fn another_process_goes_on_with_the_windows_of_the_dead() {
     commit(&alive, more).await;
     let closed = commit(&alive, Group { now: later(1_000), close: 10, ..Group::default() }).await;
     assert_eq!((closed.closed.len(), closed.close_due), (1, None));
-    let claim_of_dead = Claim { delivery: held[0].delivery, token: held[0].token };
+    let claim_of_dead = Claim::of(&held[0]);
     let seals = vec![Seal { project: 1, window: held[0].fold.unwrap(), claim: claim_of_dead }];
     let refused =
         dead.commit(Arc::new(Group { now: later(1_000), seals: seals.clone(), ..Group::default() })).await;

@@ -80,6 +80,7 @@ impl Schedule {
 
     /// A fold was put together: it goes back to its place in the line. Hands it back when its subscriber does not take part here
     /// any more or is left alone.
+    #[expect(clippy::result_large_err, reason = "a job that is refused goes back as it came")]
     pub fn prepared(&mut self, turn: Turn, luggage: Luggage, now: Timestamp) -> Result<(), Job> {
         self.latest = self.latest.max(now);
         self.unprepared(&turn);

@@ -46,7 +46,7 @@ pub(in crate::api) async fn list(
 async fn shown(app: &App, caller: &Caller, row: &DeliveryRow, attempts_max: usize) -> Result<Value, Problem> {
     let is_again = row.status == Status::Retrying;
     Ok(json!({
-        "id": app.pipeline.mint.delivery(row.no),
+        "id": app.pipeline.mint.delivery(row.key()),
         "status": word(app.status(row)),
         "attemptCount": row.attempts,
         "maxAttempts": attempts_max,

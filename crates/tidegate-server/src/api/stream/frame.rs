@@ -55,7 +55,7 @@ impl Frames {
             attempt["error"] = class.name().into();
         }
         let mut value = json!({
-            "id": mint.delivery(row.no),
+            "id": mint.delivery(row.key()),
             "subscriber": row.subscriber_id,
             "status": change.status,
             "count": count(row),

@@ -266,6 +266,7 @@ impl Tail {
                 self.cursor.change += 1;
                 let row = rows.binary_search_by_key(&change.delivery, |row| row.no);
                 if let Ok(row) = row
+                    && rows[row].nonce == change.nonce
                     && self.wanted.has_change(change)
                 {
                     frames.delivery(&self.cursor, &self.app.pipeline.mint, &rows[row], change);

@@ -92,11 +92,11 @@ impl Deliver {
             };
             self.persist.seal(seal).await.map_err(unsealed)?;
         }
-        let mut bundled = self.store.bundle(window, FOLD_BYTES_SMALL).await?;
+        let mut bundled = self.store.bundle(window, job.key(), FOLD_BYTES_SMALL).await?;
         if let Some(Bundled::Larger(bytes)) = bundled {
             drop(held);
             held = self.bulk.hold(job.subscriber, IN_FLIGHT_TIMES * bytes).await;
-            bundled = self.store.bundle(window, bytes).await?;
+            bundled = self.store.bundle(window, job.key(), bytes).await?;
         }
         let Some(Bundled::Whole(bundle)) = bundled else { return Ok(None) };
         // All that may have taken a while, the wait for memory above all.
@@ -106,7 +106,7 @@ impl Deliver {
         if !self.desk.may_begin() {
             return Err(Error::Unavailable("what becomes of it could not be written".to_owned()));
         }
-        let body = fold::render(&self.mint.delivery(job.delivery), &bundle);
+        let body = fold::render(&self.mint.delivery(job.key()), &bundle);
         held.shrink(IN_FLIGHT_TIMES * body.len());
         Ok(Some(Parcel { body, leaving: Leaving::of(&bundle), _held: held }))
     }

@@ -20,6 +20,7 @@ fn job(delivery: i64) -> Job {
         subscriber: 1,
         event: delivery,
         lane: None,
+        nonce: 0,
         token: 1,
         tries: 0,
         attempts: 0,

@@ -97,7 +97,7 @@ impl Crowd {
         let (dir, history) = (fresh_dir(seed), Histories::default());
         history.lock().apart_ms = CLOCKS_APART_MS;
         let now = Timestamp::from_ms(START_MS);
-        let store = SqliteStore::open(&dir, &seed.to_le_bytes(), now, Calls::Inline)?;
+        let store = SqliteStore::open(&dir, &seed.to_le_bytes(), 1, now, Calls::Inline)?;
         let lives = Lives::new(store, history.clone(), START_MS, weakness);
         let clock = Arc::clone(&lives);
         Ok(Self {

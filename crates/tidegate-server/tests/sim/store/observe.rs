@@ -41,6 +41,7 @@ impl FaultyStore {
         }
         for job in &committed.jobs {
             let claimed = Claimed {
+                nonce: job.nonce,
                 token: job.token,
                 subscriber: job.subscriber,
                 lane: job.lane,

@@ -1,6 +1,7 @@
 //! When a window closes, and why.
 
 use tidegate_core::fold::{CancelOn, ClosedBy, Mode, Terms};
+use tidegate_core::id::DeliveryKey;
 use tidegate_core::payload::Payload;
 use tidegate_core::time::Span;
 
@@ -367,16 +368,20 @@ async fn a_bundle_is_whole_and_in_order(mut bench: Bench) {
     let terms = window(1_000);
     bench.send([draft("1").saying("{\"id\":\"1\", \"é\": [1,  2]}").folded(subscriber, &terms, "a")]).await;
     let [row] = &open(&bench).await[..] else { panic!("it gathers") };
-    assert!(bench.store().bundle(row.no, usize::MAX).await.unwrap().is_none(), "it is still open");
-    assert!(bench.store().bundle(row.no + 1_000, usize::MAX).await.unwrap().is_none());
+    let nobody = DeliveryKey { no: row.no, nonce: 1 };
+    assert!(bench.store().bundle(row.no, nobody, usize::MAX).await.unwrap().is_none(), "it is still open");
+    assert!(bench.store().bundle(row.no + 1_000, nobody, usize::MAX).await.unwrap().is_none());
     bench.pass(400);
     bench.send([draft("2").folded(subscriber, &terms, "a")]).await;
     bench.pass(600);
     close(&bench).await;
     let job = bench.claim_one(subscriber).await;
-    let too_large = bench.store().bundle(row.no, 34).await.unwrap();
+    let too_large = bench.store().bundle(row.no, job.key(), 34).await.unwrap();
     assert!(matches!(too_large, Some(Bundled::Larger(35))), "{too_large:?}");
-    assert!(matches!(bench.store().bundle(row.no, 35).await.unwrap(), Some(Bundled::Whole(_))));
+    let whole = bench.store().bundle(row.no, job.key(), 35).await.unwrap();
+    assert!(matches!(whole, Some(Bundled::Whole(_))));
+    let other = DeliveryKey { nonce: job.nonce ^ 1, ..job.key() };
+    assert!(bench.store().bundle(row.no, other, 35).await.unwrap().is_none(), "of a delivery that was lost");
     let bundle = bundle(&bench, &job).await;
     assert_eq!(bundle.events, ["{\"id\":\"1\", \"é\": [1,  2]}", "{\"id\":\"2\"}"]);
     assert_eq!((bundle.opened_at, bundle.closed_at), (START, bench.now));

@@ -88,7 +88,7 @@ async fn windows_go_with_their_deliveries(mut bench: Bench) {
     bench.pass(DELIVERIES);
     assert_eq!(round(&bench, 100).await.deliveries, 1);
     let window = job.fold.expect("it was a fold");
-    assert!(bench.store().bundle(window, usize::MAX).await.unwrap().is_none());
+    assert!(bench.store().bundle(window, job.key(), usize::MAX).await.unwrap().is_none());
     bench.reopen().await;
     bench.send([folded("3")]).await;
     assert!(open(&bench).await[0].no > window, "numbers are never used again");

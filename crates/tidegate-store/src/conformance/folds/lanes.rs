@@ -108,8 +108,9 @@ async fn only_who_holds_a_delivery_can_seal_it(mut bench: Bench) {
     let job = bench.claim_one(subscriber).await;
     let window = job.fold.expect("it is a fold");
     for claim in [
-        Claim { delivery: job.delivery, token: job.token + 1 },
-        Claim { delivery: job.delivery + 1, token: job.token },
+        Claim { token: job.token + 1, ..Claim::of(&job) },
+        Claim { delivery: job.delivery + 1, ..Claim::of(&job) },
+        Claim { nonce: job.nonce ^ 1, ..Claim::of(&job) },
     ] {
         let seals = vec![Seal { project: job.project, window, claim }];
         let committed = bench.commit(Group { seals, ..Group::default() }).await;

@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn window(ms: u64) -> Terms {
+pub(super) fn window(ms: u64) -> Terms {
     terms(Mode::Window { window: Span::from_ms(ms) })
 }
 
@@ -65,7 +65,7 @@ fn key_of(key: &str) -> Key {
 }
 
 impl Draft {
-    fn folded(mut self, subscriber: SubscriberNo, terms: &Terms, key: &str) -> Self {
+    pub(super) fn folded(mut self, subscriber: SubscriberNo, terms: &Terms, key: &str) -> Self {
         self.routes.push(route(subscriber, terms, key, 0));
         self
     }
@@ -108,7 +108,7 @@ async fn open(bench: &Bench) -> Vec<WindowRow> {
 
 async fn bundle(bench: &Bench, job: &Job) -> Bundle {
     let window = job.fold.expect("it is a fold");
-    match bench.store().bundle(window, usize::MAX).await.expect("the store works") {
+    match bench.store().bundle(window, job.key(), usize::MAX).await.expect("the store works") {
         Some(Bundled::Whole(bundle)) => bundle,
         other => panic!("it has closed, but: {other:?}"),
     }

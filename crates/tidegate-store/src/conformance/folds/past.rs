@@ -154,7 +154,7 @@ async fn again(bench: &Bench, subscriber: SubscriberNo, terms: &Terms, id: &str,
         Replay { project: PROJECT, event: seq(bench, id).await, routes, version: bench.version().await };
     let made = bench.store().replay(replay, bench.now).await.expect("it can be replayed");
     bench.audit().await;
-    made[0]
+    made[0].no
 }
 
 /// A live event that passes the fold by waits behind the backfill, but only until that has gone past it.
@@ -489,7 +489,7 @@ async fn a_dead_letter_is_tried_again_as_it_was(mut bench: Bench) {
     close(&bench).await;
     let dead = bench.claim_one(subscriber).await;
     bench.exhaust(&dead).await;
-    let what = What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new() };
+    let what = What::DeadLetters { subscriber: Some(subscriber), ids: Vec::new(), nonces: Vec::new() };
     let selector = Selector { what, types: Vec::new(), from: Some(Timestamp::from_ms(0)), to: None };
     let job = start(&bench, "job_1", selector).await;
     assert_eq!(run(&bench, job, &terms, 0).await, 1);

@@ -106,10 +106,10 @@ pub(super) async fn write(conn: &Conn, outcome: &Outcome<'_>, now: Timestamp, li
     let windows: Vec<WindowNo> = decided.members.iter().map(|member| member.window).collect();
     let bytes: Vec<i32> = decided.members.iter().map(|member| member.bytes.cast_signed()).collect();
     let deliveries = Deliveries::of(closings);
-    let now = now.as_ms();
+    let (now, nonce) = (now.as_ms(), conn.nonce());
     let (known, opened) = (known.values(), opened.values());
     let members: [&(dyn ToSql + Sync); 4] = [&events, &windows, past, &bytes];
-    let deliveries = deliveries.values(statuses, &now, &life);
+    let deliveries = deliveries.values(statuses, &now, &life, &nonce);
     conn.together(&needed([
         (!there.is_empty(), (UPDATE, &known)),
         (decided.opened().next().is_some(), (INSERT, &opened)),
@@ -167,9 +167,9 @@ impl<'a> Opened<'a> {
 }
 
 const INSERT_DELIVERIES: &str = "INSERT INTO deliveries (id, project, subscriber, event, replay, lane, status, fold,
-        due_at, created_at, incarnation, holder, written, claims)
+        due_at, created_at, incarnation, holder, written, claims, nonce)
     SELECT i.*, $9, $9, CASE WHEN i.status = 1 THEN $10::bigint END, CASE WHEN i.status = 1 THEN $10::bigint END,
-        CASE WHEN i.status = 1 THEN $11::bigint END, CASE WHEN i.status = 1 THEN 1 ELSE 0 END
+        CASE WHEN i.status = 1 THEN $11::bigint END, CASE WHEN i.status = 1 THEN 1 ELSE 0 END, $12
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::smallint[],
         $8::bigint[]) AS i(id, project, subscriber, event, replay, lane, status, fold)";
 
@@ -203,7 +203,8 @@ impl Deliveries {
         statuses: &'a &[i16],
         now: &'a i64,
         (incarnation, written): &'a (i64, i64),
-    ) -> [&'a (dyn ToSql + Sync); 11] {
+        nonce: &'a i32,
+    ) -> [&'a (dyn ToSql + Sync); 12] {
         [
             &self.ids,
             &self.projects,
@@ -216,6 +217,7 @@ impl Deliveries {
             now,
             incarnation,
             written,
+            nonce,
         ]
     }
 }

@@ -325,7 +325,7 @@ async fn replay_of(bench: &Bench, job: &Job) -> Replay {
 async fn check_fold(bench: &Bench, subscriber: SubscriberNo) {
     bench.audit().await;
     let job = bench.claim_one(subscriber).await;
-    let bundled = bench.store().bundle(job.fold.expect("it is a fold"), usize::MAX).await.unwrap();
+    let bundled = bench.store().bundle(job.fold.expect("it is a fold"), job.key(), usize::MAX).await.unwrap();
     let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     assert_eq!(bundle.events.len(), 2);
 }
@@ -380,7 +380,7 @@ async fn members_go_with_the_period_of_their_events() {
     let seals = vec![crate::Seal {
         project: PROJECT,
         window: job.fold.expect("it is a fold"),
-        claim: crate::Claim { delivery: job.delivery, token: job.token },
+        claim: crate::Claim::of(&job),
     }];
     bench.commit(crate::Group { seals, ..crate::Group::default() }).await;
     bench.deliver(&job).await;

@@ -226,7 +226,7 @@ async fn windows_closed_by_a_write_of_unknown_outcome_are_not_joined() {
 #[tokio::test]
 async fn a_panic_inside_a_group_leaves_the_store_usable() {
     let dir = Scratch::new();
-    let store = SqliteStore::open(dir.path(), b"salt", NOW, Calls::Blocking).unwrap();
+    let store = SqliteStore::open(dir.path(), b"salt", 7, NOW, Calls::Blocking).unwrap();
     let mut broken = submission([draft("1")]);
     broken.units[0].routes.clear();
     unavailable(&commit(&store, Group { submissions: vec![broken], ..Group::default() }).await);

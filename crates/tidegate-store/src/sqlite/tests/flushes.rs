@@ -42,7 +42,7 @@ async fn counted(store: &SqliteStore) -> BTreeMap<String, i64> {
 #[tokio::test]
 async fn what_was_made_ready_before_somebody_else_wrote_is_made_anew() {
     let dir = Scratch::new();
-    let store = SqliteStore::open(dir.path(), b"salt", NOW, Calls::Blocking).unwrap();
+    let store = SqliteStore::open(dir.path(), b"salt", 7, NOW, Calls::Blocking).unwrap();
     let metric = "INSERT INTO metrics (no, project, service, type, kind, name, shape, keys_max)
         VALUES (1, 1, 's', 't', 0, 'n', '', 1000)";
     Connection::open(dir.path().join("tidegate.db")).unwrap().execute(metric, []).unwrap();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::Connection;
+use tidegate_core::delivery::Job;
 use tidegate_core::fold::{Appending, CancelOn, Key, Mode, Terms};
-use tidegate_core::id::WindowNo;
 use tidegate_core::payload::Payload;
 use tidegate_core::route::Route;
 use tidegate_core::time::Span;
@@ -19,7 +19,7 @@ use crate::{Bundled, Change, Group, Store};
 const EVENTS: u32 = 3;
 
 /// A window that closed as its last event came.
-async fn closed_window(store: &SqliteStore) -> WindowNo {
+async fn closed_window(store: &SqliteStore) -> Job {
     let subscriber = store.change(Change::CreateSubscriber(new_subscriber("s")), NOW).await.unwrap().no;
     let version = store.configuration(i64::MAX).await.unwrap().version;
     let terms = Arc::new(Terms {
@@ -40,11 +40,11 @@ async fn closed_window(store: &SqliteStore) -> WindowNo {
     let (submissions, room) = (vec![submission(drafts)], room(1, &[subscriber]));
     let group = Group { submissions, now: NOW, version, room, ..Group::default() };
     let jobs = store.commit(Arc::new(group)).await.unwrap().jobs;
-    jobs[0].fold.unwrap()
+    jobs[0].clone()
 }
 
-async fn bodies(store: &SqliteStore, window: WindowNo) -> Vec<Bytes> {
-    match store.bundle(window, usize::MAX).await.unwrap() {
+async fn bodies(store: &SqliteStore, job: &Job) -> Vec<Bytes> {
+    match store.bundle(job.fold.unwrap(), job.key(), usize::MAX).await.unwrap() {
         Some(Bundled::Whole(bundle)) => bundle.events,
         other => panic!("not whole: {other:?}"),
     }
@@ -54,14 +54,14 @@ async fn bodies(store: &SqliteStore, window: WindowNo) -> Vec<Bytes> {
 async fn a_delivery_is_made_of_what_has_just_come_and_after_a_restart_of_the_file() {
     let dir = Scratch::new();
     let store = open(&dir).unwrap();
-    let window = closed_window(&store).await;
-    let sent = bodies(&store, window).await;
+    let job = closed_window(&store).await;
+    let sent = bodies(&store, &job).await;
     assert_eq!(sent.len(), EVENTS as usize);
     // Nobody writes there; it tells the two apart.
     let conn = Connection::open(dir.path().join("tidegate.db")).unwrap();
     conn.execute("UPDATE events SET body = CAST('of the file' AS BLOB)", []).unwrap();
-    assert_eq!(bodies(&store, window).await, sent, "read back although it is at hand");
+    assert_eq!(bodies(&store, &job).await, sent, "read back although it is at hand");
     drop((conn, store));
     let again = open(&dir).unwrap();
-    assert_eq!(bodies(&again, window).await, vec![Bytes::from_static(b"of the file"); EVENTS as usize]);
+    assert_eq!(bodies(&again, &job).await, vec![Bytes::from_static(b"of the file"); EVENTS as usize]);
 }

@@ -22,7 +22,7 @@ use tidegate_core::time::Timestamp;
 const NOW: Timestamp = Timestamp::from_ms(1_800_000_000_000);
 
 fn open(dir: &Scratch) -> Result<SqliteStore> {
-    SqliteStore::open(dir.path(), b"salt", NOW, Calls::Inline)
+    SqliteStore::open(dir.path(), b"salt", 7, NOW, Calls::Inline)
 }
 
 /// Compares with the file of that name under `tests/golden`; with `BLESS=1` in the environment it is rewritten.

@@ -47,7 +47,7 @@ fn settings_that_could_lose_a_commit_are_refused() {
 #[tokio::test]
 async fn a_start_by_a_clock_that_is_far_wrong_is_remembered() {
     let (dir, far) = (Scratch::new(), NOW.plus(Duration::from_hours(40 * 24)));
-    let start = |now| SqliteStore::open(dir.path(), b"salt", now, Calls::Inline).unwrap();
+    let start = |now| SqliteStore::open(dir.path(), b"salt", 1, now, Calls::Inline).unwrap();
     drop(start(NOW));
     for now in [far, far, NOW] {
         let store = start(now);
@@ -136,7 +136,7 @@ fn a_file_whose_migrations_were_counted_is_as_far_as_it_was() {
 fn a_directory_that_can_not_be_made_is_refused() {
     let dir = Scratch::new();
     std::fs::write(dir.path(), b"a file").unwrap();
-    let text = unusable(SqliteStore::open(&dir.path().join("data"), b"salt", NOW, Calls::Inline));
+    let text = unusable(SqliteStore::open(&dir.path().join("data"), b"salt", 7, NOW, Calls::Inline));
     assert!(text.contains("cannot create"), "{text}");
     std::fs::remove_file(dir.path()).unwrap();
 }

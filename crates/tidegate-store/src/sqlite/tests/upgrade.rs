@@ -94,7 +94,8 @@ fn brought_back(new: &Scratch, old: &Scratch) {
 }
 
 async fn ids(store: &SqliteStore, job: &Job) -> Vec<String> {
-    let Some(Bundled::Whole(bundle)) = store.bundle(job.fold.unwrap(), usize::MAX).await.unwrap() else {
+    let Some(Bundled::Whole(bundle)) = store.bundle(job.fold.unwrap(), job.key(), usize::MAX).await.unwrap()
+    else {
         panic!("delivery {} carries nothing", job.delivery)
     };
     let id = |body: &bytes::Bytes| {
