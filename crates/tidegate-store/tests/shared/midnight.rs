@@ -40,15 +40,11 @@ async fn a_schema_that_waits_for_a_long_reader_keeps_nobody_waiting() {
     let undo = "ALTER TABLE beats DROP COLUMN divides, DROP COLUMN busy, DROP COLUMN leaving;
         DELETE FROM migrations WHERE number = 21";
     reader.client.batch_execute(undo).await.unwrap();
-    reader.client.batch_execute("BEGIN; LOCK TABLE deliveries IN ACCESS SHARE MODE").await.unwrap();
+    reader.client.batch_execute("BEGIN; LOCK TABLE beats IN ACCESS SHARE MODE").await.unwrap();
     let url = schema.url().to_owned();
     let opening = tokio::spawn(async move { Schema::open_at(&url, NOW).await });
     until_somebody_waits_for(&reader.client, &other.client).await;
-    other
-        .client
-        .batch_execute("SET lock_timeout = '5s'; UPDATE deliveries SET due_at = due_at")
-        .await
-        .unwrap();
+    other.client.batch_execute("SET lock_timeout = '5s'; UPDATE beats SET at = at").await.unwrap();
     reader.client.batch_execute("COMMIT").await.unwrap();
     opening.await.unwrap();
 }

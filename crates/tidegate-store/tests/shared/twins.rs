@@ -88,7 +88,7 @@ async fn of_twins_one_is_accepted_though_the_answer_is_lost() {
         with(saying("c", "1"), saying("d", "1")),
         saying("d", "2"),
         with(saying("e", "1"), saying("e", "1")),
-        with(saying("f", "1"), saying("c", "1")),
+        with(saying("f", "9"), saying("c", "1")),
         saying("f", "2"),
     ];
     assert_eq!(losing.commit(&units).await, [Accepted, Conflict, Conflict, Conflict, Accepted]);
