@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_core::time::Timestamp;
 
 use super::acts::Site;
 use super::dice::Dice;
 use super::history::{EventKey, History};
-use super::plan::{Act, END_T, Plan};
+use super::plan::{Act, Crash, END_T, Plan, TYPES};
 use super::spec::Content;
 use super::world::START_MS;
 
@@ -34,14 +34,25 @@ pub(crate) fn jumps(seed: u64) -> Vec<(i64, i64)> {
     }
     let ms = dice.pick(&[40 * DAY_MS, 40 * DAY_MS, 500 * DAY_MS, -40 * DAY_MS]);
     let from = dice.between(1_000, END_T - 2_000);
-    match dice.pick(&[1, 3_000, 9_000, 30_000, 70_000, 0]) {
+    match dice.pick(&[1, 5_000, 70_000, 0, 0]) {
         0 => vec![(from, ms)],
         lasts => vec![(from, ms), (from + lasts, -ms)],
     }
 }
 
+/// Plans them for a process that lives alone. One that has followed such a clock, and has written by it, may die: its successor
+/// finds a store and a clock that agree.
 pub(crate) fn plan(seed: u64, acts: &mut Vec<(i64, Act)>) {
-    acts.extend(jumps(seed).into_iter().map(|(t, ms)| (t, Act::Jump { ms })));
+    let jumps = jumps(seed);
+    if let [(t, _)] = jumps[..]
+        && Dice::new(seed, "far death").percent(50)
+    {
+        let event = json!({"source": "shop", "id": "far", "type": TYPES[0], "data": {"n": 1_000_000}});
+        let post = Act::Post { project: "default", body: event.to_string(), patience_ms: None };
+        let crash = Act::Crash { how: Crash::AtOnce, down_ms: 1 };
+        acts.extend([(t + FOLLOWED_MS, post), (t + FOLLOWED_MS + 2_000, crash)]);
+    }
+    acts.extend(jumps.into_iter().map(|(t, ms)| (t, Act::Jump { ms })));
 }
 
 /// An hour passes after a run whose clock was far wrong. Then every client sends again what was accepted.
