@@ -71,12 +71,16 @@ pub(super) struct Lineup {
 }
 
 impl Lineup {
-    pub(super) fn new(terms: Terms, shares_rates: bool, now: Timestamp) -> Self {
+    pub(super) fn new(terms: Terms, shares_rates: bool, is_known: bool, now: Timestamp) -> Self {
+        let mut meter = Meter::new(terms.rate.map(Flow::from), shares_rates, now);
+        if is_known {
+            meter.empty(now);
+        }
         Self {
             terms,
             open: true,
             places: terms.concurrency,
-            meter: Meter::new(terms.rate.map(Flow::from), shares_rates, now),
+            meter,
             token_at: now,
             breaker: Breaker::new(terms.breaker),
             failing_since: None,

@@ -49,6 +49,24 @@ impl Meter {
         }
     }
 
+    /// Keeps another rate from now on, with what it has. Where nobody counted before, that is nothing.
+    pub(super) fn change(&mut self, flow: Option<Flow>, is_shared: bool, now: Timestamp) {
+        match (self, flow) {
+            (Self::Own(bucket), Some(flow)) => bucket.change(flow, now),
+            (meter, flow) => {
+                *meter = Self::new(flow, is_shared, now);
+                meter.empty(now);
+            }
+        }
+    }
+
+    /// What went before is not known: as much as could. The bucket of all replicas knows.
+    pub(super) fn empty(&mut self, now: Timestamp) {
+        if let Self::Own(bucket) = self {
+            bucket.empty(now);
+        }
+    }
+
     /// Whether one may go, or what it has to wait for.
     pub(super) fn peek(&mut self, now: Timestamp) -> Result<(), Wait> {
         match self {

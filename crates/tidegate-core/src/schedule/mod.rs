@@ -163,6 +163,8 @@ pub struct Schedule {
     beggars: BTreeSet<Slot>,
     /// Gates of which more is to be known.
     looks: BTreeSet<GateNo>,
+    /// Subscribers up to this number may have been sent to before: nobody knows how much of their rates they have used.
+    known: SubscriberNo,
     /// The stamp of the delivery or client that became ready last.
     stamps: u64,
     /// The latest time that anybody said.
@@ -183,18 +185,19 @@ impl Schedule {
     /// sooner.
     pub fn admit(&mut self, subscriber: SubscriberNo, terms: Terms, now: Timestamp) -> Vec<Job> {
         self.latest = self.latest.max(now);
-        let shares_rates = self.shares_rates;
+        let (shares_rates, is_known) = (self.shares_rates, subscriber <= self.known);
         let is_other = |old: &Lineup| old.terms.rate != terms.rate || old.terms.gate != terms.gate;
         if self.lineups.get(&subscriber).is_some_and(is_other) {
             self.leave_queue(subscriber);
         }
-        let lineup = self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, shares_rates, now));
+        let lineup =
+            self.lineups.entry(subscriber).or_insert_with(|| Lineup::new(terms, shares_rates, is_known, now));
         let is_fresh = !lineup.open || lineup.breaker.terms() != terms.breaker;
         lineup.open = true;
         let had_no_place = lineup.places == 0;
         lineup.places = self.division.of(terms.concurrency, subscriber);
         if lineup.terms.rate != terms.rate {
-            lineup.meter = Meter::new(terms.rate.map(Flow::from), shares_rates, now);
+            lineup.meter.change(terms.rate.map(Flow::from), shares_rates, now);
         }
         lineup.terms = terms;
         let has_place = lineup.places > 0;
@@ -221,6 +224,7 @@ impl Schedule {
 
     /// Ends a subscriber's part. The deliveries that waited here are given back; those in flight come to their end.
     pub fn dismiss(&mut self, subscriber: SubscriberNo) -> Vec<Job> {
+        self.know(subscriber);
         let Some(lineup) = self.lineups.get_mut(&subscriber) else { return Vec::new() };
         let queue = lineup.empty();
         let later = lineup.later.take();

@@ -197,7 +197,8 @@ fn a_new_rate_does_not_wait_for_the_old_one() {
     (0..2).for_each(|n| own.push(job(1, n), at(0)).unwrap());
     assert_eq!(picks(&mut own, 0), 1);
     own.admit(1, terms(9, Some("5/s")), at(1));
-    assert_eq!((picks(&mut own, 1), own.throttled_until()), (1, None));
+    assert_eq!((picks(&mut own, 1), own.throttled_until()), (0, Some(at(201))), "not in an hour");
+    assert_eq!(picks(&mut own, 201), 1);
 
     let mut shared = begging("1/h", 5);
     assert_eq!(picks(&mut shared, 0), 0);

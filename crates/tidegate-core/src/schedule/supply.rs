@@ -8,6 +8,12 @@ use crate::id::{DeliveryNo, SubscriberNo};
 use crate::time::Timestamp;
 
 impl Schedule {
+    /// Subscribers up to this number are not new. Their rates begin with nothing when they are admitted, since what they were sent
+    /// before, by a former process for example, is not counted here. Numbers only grow.
+    pub fn know(&mut self, last: SubscriberNo) {
+        self.known = self.known.max(last);
+    }
+
     /// Somebody wants this delivery, which is due in the store, sent now, whatever its breaker says.
     pub fn ask(&mut self, subscriber: SubscriberNo, delivery: DeliveryNo) {
         if let Some(lineup) = self.lineups.get_mut(&subscriber).filter(|lineup| lineup.takes_part()) {

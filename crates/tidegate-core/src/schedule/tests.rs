@@ -219,3 +219,91 @@ proptest! {
         }
     }
 }
+
+/// When deliveries of which there are plenty are sent, looked at every 50 ms.
+fn sent(schedule: &mut Schedule, times: std::ops::Range<i64>) -> Vec<i64> {
+    let mut sent = Vec::new();
+    for ms in times.step_by(50) {
+        let _ = schedule.push(job(1, ms), at(ms));
+        while let Some(turn) = schedule.pick(at(ms)) {
+            sent.push(ms);
+            finish(schedule, turn.job.subscriber, DELIVERED, ms);
+            let _ = schedule.push(job(1, ms), at(ms));
+        }
+    }
+    sent
+}
+
+#[test]
+fn the_rate_of_a_new_subscriber_begins_full_and_that_of_others_empty() {
+    let terms = Terms { rate: Rate::parse("6/m"), ..terms(9) };
+    let mut schedule = Schedule::default();
+    schedule.know(1);
+    schedule.admit(1, terms, at(0));
+    assert_eq!(sent(&mut schedule, 0..25_000), [10_000, 20_000], "a former process may have sent one");
+    schedule.admit(2, terms, at(30_000));
+    schedule.push(job(2, 1), at(30_000)).unwrap();
+    assert!(
+        std::iter::from_fn(|| schedule.pick(at(30_000))).any(|turn| turn.job.subscriber == 2),
+        "it is new"
+    );
+}
+
+#[test]
+fn another_rate_goes_on_with_what_the_old_one_left() {
+    let with = |rate: Option<&str>| Terms { rate: rate.and_then(Rate::parse), ..terms(9) };
+    let mut schedule = Schedule::default();
+    schedule.admit(1, with(Some("6/m")), at(0));
+    assert_eq!(sent(&mut schedule, 0..2_000), [0]);
+    schedule.admit(1, with(Some("12/m")), at(2_000));
+    assert_eq!(sent(&mut schedule, 2_000..8_000), [6_000], "a fifth had come in before");
+    schedule.admit(1, with(None), at(8_000));
+    schedule.admit(1, with(Some("12/m")), at(8_000));
+    assert_eq!(sent(&mut schedule, 8_000..14_000), [13_000], "nobody counted meanwhile");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Meddling {
+    Pause,
+    Restart,
+    Change(&'static str),
+    Nothing,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever its owner does, and however often the process restarts: no stretch has more than the burst and the rate of the
+    /// fastest that was ever asked for.
+    #[test]
+    fn nobody_gets_more_than_its_rate_by_meddling(
+        deeds in prop::collection::vec((50_i64..4_000, prop_oneof![
+            Just(Meddling::Pause), Just(Meddling::Restart), Just(Meddling::Nothing),
+            prop::sample::select(vec!["2/s", "1/s", "40/m", "6/m"]).prop_map(Meddling::Change),
+        ]), 1..20),
+    ) {
+        let mut terms = Terms { rate: Rate::parse("2/s"), ..terms(99) };
+        let (mut schedule, mut now, mut all) = (Schedule::default(), 0, Vec::new());
+        schedule.admit(1, terms, at(0));
+        for (lasts, deed) in deeds {
+            all.extend(sent(&mut schedule, now..now + lasts));
+            now += lasts;
+            match deed {
+                Meddling::Nothing => continue,
+                Meddling::Pause => drop(schedule.dismiss(1)),
+                Meddling::Restart => {
+                    schedule = Schedule::default();
+                    schedule.know(1);
+                }
+                Meddling::Change(rate) => terms.rate = Rate::parse(rate),
+            }
+            schedule.admit(1, terms, at(now));
+        }
+        for (index, first) in all.iter().enumerate() {
+            for (count, last) in all[index..].iter().enumerate() {
+                let allowed = 2 + (last - first) * 2 / 1_000;
+                prop_assert!((count as i64) < allowed, "{} from {first} to {last}", count + 1);
+            }
+        }
+    }
+}

@@ -120,6 +120,11 @@ impl Desk {
         if followed.is_closed {
             return Vec::new();
         }
+        let last = roster.endpoints().map(|endpoint| endpoint.rule.no).max().unwrap_or(0);
+        if followed.version == 0 {
+            // A former process may have sent to them a moment ago.
+            schedule.know(last);
+        }
         let (mut active, mut released) = (BTreeSet::new(), Vec::new());
         for endpoint in roster.endpoints().filter(|endpoint| endpoint.active) {
             let subscriber = endpoint.rule.no;
@@ -133,6 +138,7 @@ impl Desk {
         }
         let gone = followed.active.difference(&active);
         released.extend(gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)));
+        schedule.know(last);
         followed.active = active;
         followed.version = roster.version;
         drop(schedule);

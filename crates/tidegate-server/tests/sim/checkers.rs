@@ -381,14 +381,16 @@ fn lanes_keep_order(history: &History, books: &Books, found: &mut Vec<String>) {
     }
 }
 
-/// Rates hold in every span without a restart, a change or a jump of the clock, all of which begin anew.
+/// Rates hold in every span without a change or a jump of the clock, also over restarts. Only the stand-in for a shared bucket dies
+/// with its process.
 fn rates_hold(history: &History, plan: &Plan, found: &mut Vec<String>) {
     let held_ms = gates::held_ms(plan);
     for (no, truth) in &history.subs {
         let sends: Vec<&Sent> = history.sends.iter().filter(|sent| sent.subscriber == *no).collect();
         let is_broken = |from: &Sent, to: &Sent| {
             let mut breaks = truth.touched.iter().chain(&history.jumps);
-            (from.life != to.life && !plan.is_shared) || breaks.any(|t| (from.t - 200..=to.t).contains(t))
+            let is_lost = from.life != to.life && plan.shares_rates && !plan.is_shared;
+            is_lost || breaks.any(|t| (from.t - 200..=to.t).contains(t))
         };
         for (index, first) in sends.iter().enumerate() {
             let span = sends[index..].iter().take_while(|sent| !is_broken(first, sent));

@@ -315,15 +315,16 @@ mod tests {
         let rate = Some(Rate::parse("1/m").unwrap());
         let terms = Terms { concurrency: 9, rate, breaker: None, disable_after: None, gate: Some(GATE) };
         schedule.admit(1, terms, at(0));
-        (10..12).for_each(|n| schedule.push(fold(1, n), at(0)).unwrap());
-        let turns: Vec<Turn> = std::iter::from_fn(|| schedule.pick(at(0))).collect();
+        let minute = 60_000;
+        (10..12).for_each(|n| schedule.push(fold(1, n), at(minute)).unwrap());
+        let turns: Vec<Turn> = std::iter::from_fn(|| schedule.pick(at(minute))).collect();
         assert_eq!(turns.len(), 2);
         let parcels = [luggage(), luggage()];
         for (turn, parcel) in turns.into_iter().zip(&parcels) {
-            schedule.prepared(turn, Arc::clone(parcel), at(1)).unwrap();
+            schedule.prepared(turn, Arc::clone(parcel), at(minute + 1)).unwrap();
         }
-        let sent = schedule.pick(at(1)).unwrap();
-        assert!(sent.job.delivery == 10 && schedule.pick(at(1)).is_none());
+        let sent = schedule.pick(at(minute + 1)).unwrap();
+        assert!(sent.job.delivery == 10 && schedule.pick(at(minute + 1)).is_none());
         assert_eq!((Arc::strong_count(&parcels[0]), Arc::strong_count(&parcels[1])), (2, 1));
     }
 
@@ -432,7 +433,8 @@ mod tests {
         let terms = Terms { concurrency: 9, rate, breaker: None, disable_after: None, gate: None };
         schedule.admit(1, terms, at(2));
         assert_eq!(Arc::strong_count(&parcel), 1);
-        assert!(schedule.pick(at(2)).is_some_and(|turn| !turn.is_preparing && turn.is_sealed));
+        let hour_later = at(3_600_002);
+        assert!(schedule.pick(hour_later).is_some_and(|turn| !turn.is_preparing && turn.is_sealed));
     }
 
     #[test]
