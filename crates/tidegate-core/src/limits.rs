@@ -439,6 +439,9 @@ pub const OBSERVE_BATCH_MAX: usize = 100_000;
 pub const OBSERVE_WORKERS_MAX: usize = 64;
 /// Events that a backfill of states counts as its last step: nobody can accept any meanwhile.
 pub const REBUILD_LAST_MAX: usize = 2_000;
+/// Attempts at one step of retention before the round goes on without it: so that one fault does not keep everything
+/// else, which fills the disk.
+pub const RETENTION_STEP_TRIES_MAX: u32 = 5;
 /// Cells that an audit compares at once: some hundred bytes each.
 pub const AUDIT_CELLS_MAX: usize = 2_000_000;
 /// How long an event may wait to be counted.

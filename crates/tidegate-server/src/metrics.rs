@@ -74,6 +74,7 @@ pub struct Metrics {
     events_removed: Counter,
     deliveries_removed: Counter,
     deliveries_expired: Counter,
+    sweeps_skipped: Counter,
     folds: Folds,
     observing: Observing,
     oldest_event: Gauge,
@@ -124,6 +125,7 @@ impl Default for Metrics {
             events_removed: Counter::default(),
             deliveries_removed: Counter::default(),
             deliveries_expired: Counter::default(),
+            sweeps_skipped: Counter::default(),
             folds: Folds::default(),
             observing: Observing::default(),
             oldest_event: Gauge::default(),
@@ -214,6 +216,11 @@ impl Metrics {
     fn register_retention(&self, registry: &mut Registry) {
         registry.register("events_removed", "Events removed by retention", self.events_removed.clone());
         registry.register(
+            "retention_steps_skipped",
+            "Steps that retention left out because they failed",
+            self.sweeps_skipped.clone(),
+        );
+        registry.register(
             "deliveries_removed",
             "Deliveries removed by retention",
             self.deliveries_removed.clone(),
@@ -296,6 +303,11 @@ impl Metrics {
         if swept.next.is_none() {
             self.oldest_event.set(swept.oldest_event.map_or(0, Timestamp::as_seconds));
         }
+    }
+
+    /// Retention has left out a step that failed.
+    pub fn sweep_skipped(&self) {
+        self.sweeps_skipped.inc();
     }
 
     /// An event was answered.

@@ -44,6 +44,24 @@ impl Sweep {
     pub const BEGIN: Self = Self::Exhausted(0, 0);
     /// The objects of all states.
     pub(crate) const OBJECTS: Self = Self::Objects(0, String::new());
+
+    /// Where a round goes on that leaves out the rest of this kind of step.
+    pub fn next_kind(&self) -> Option<Self> {
+        match self {
+            Self::Exhausted(..) => Some(Self::Held(0, 0)),
+            Self::Held(..) => Some(Self::Deliveries(0)),
+            Self::Deliveries(_) => Some(Self::Overdue(0)),
+            Self::Overdue(_) => Some(Self::Typed(0)),
+            Self::Typed(_) => Some(Self::Events(0)),
+            Self::Events(_) => Some(Self::Rollups(0)),
+            Self::Rollups(_) => Some(Self::Keys(0, 0)),
+            Self::Keys(..) => Some(Self::EndedMetrics),
+            Self::EndedMetrics => Some(Self::Postings(-1)),
+            Self::Postings(_) => Some(Self::OBJECTS),
+            Self::Objects(..) => Some(Self::Rest),
+            Self::Rest => None,
+        }
+    }
 }
 
 /// What one step did.

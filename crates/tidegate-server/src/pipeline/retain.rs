@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::limits::RETENTION_STEP_TRIES_MAX;
 use tidegate_core::retention::Retention;
 use tidegate_core::time::Timestamp;
 use tidegate_store::{Store, Sweep};
@@ -119,8 +120,8 @@ impl Retain {
     /// Says when the next one is worth it.
     async fn round(&self) -> Timestamp {
         let mut due = self.clock.earlier().plus(self.terms.shortest());
-        let mut next = Some(Sweep::BEGIN);
-        while let Some(sweep) = next.clone() {
+        let mut round = Round::begin();
+        while let Some(sweep) = round.next.clone() {
             let Some(now) = self.clock.removes_by().filter(|_| self.standing.leads()) else {
                 return self.clock.earlier();
             };
@@ -128,15 +129,74 @@ impl Retain {
                 Ok(swept) => {
                     self.metrics.swept(&swept);
                     due = swept.due.map_or(due, |at| due.min(at));
-                    next = swept.next;
+                    round.swept(swept.next);
                     self.clock.pause(STEP_PAUSE).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "retention waits for the store");
+                    if round.failed() {
+                        tracing::warn!("a step of retention that fails is left out until the next round");
+                        self.metrics.sweep_skipped();
+                        due = self.clock.earlier();
+                    }
                     self.clock.pause(STORE_RETRY).await;
                 }
             }
         }
         due
+    }
+}
+
+/// Where a round is. One kind of step that fails time after time does not keep the others from being taken.
+struct Round {
+    next: Option<Sweep>,
+    failures: u32,
+}
+
+impl Round {
+    fn begin() -> Self {
+        Self { next: Some(Sweep::BEGIN), failures: 0 }
+    }
+
+    fn swept(&mut self, next: Option<Sweep>) {
+        *self = Self { next, failures: 0 };
+    }
+
+    /// Says whether the rest of this kind is left out.
+    fn failed(&mut self) -> bool {
+        self.failures += 1;
+        if self.failures < RETENTION_STEP_TRIES_MAX {
+            return false;
+        }
+        self.swept(self.next.as_ref().and_then(Sweep::next_kind));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever always fails, every other kind of step is taken, and the round ends.
+    #[test]
+    fn a_step_that_fails_again_and_again_keeps_nothing_else() {
+        let kinds: Vec<Sweep> =
+            std::iter::successors(Some(Sweep::BEGIN), |sweep| Sweep::next_kind(sweep)).collect();
+        assert!(kinds.contains(&Sweep::Events(0)) && kinds.last() == Some(&Sweep::Rest));
+        for failing in &kinds {
+            let (mut round, mut taken, mut failures) = (Round::begin(), Vec::new(), 0);
+            while let Some(sweep) = round.next.clone() {
+                if sweep == *failing {
+                    failures += 1;
+                    assert!(failures <= RETENTION_STEP_TRIES_MAX, "{sweep:?} is not given up");
+                    round.failed();
+                } else {
+                    round.swept(sweep.next_kind());
+                    taken.push(sweep);
+                }
+            }
+            let others: Vec<Sweep> = kinds.iter().filter(|kind| *kind != failing).cloned().collect();
+            assert_eq!(taken, others);
+        }
     }
 }
