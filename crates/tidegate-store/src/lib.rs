@@ -66,7 +66,7 @@ pub use read::{
 
 pub use rebuild::{LastStep, Rebuild};
 pub use replica::{Beat, Load, Replica, TakenOver, Vital};
-pub use sweep::{Sweep, Swept};
+pub use sweep::{ENDED_GRACE, Sweep, Swept};
 pub use window::{EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
 
 /// What can go wrong that the caller can act on.

@@ -6,7 +6,7 @@ use tidegate_core::id::{DeliveryNo, MetricNo, ProjectNo, Seq, SubscriberNo};
 use tidegate_core::time::Timestamp;
 
 /// What has ended stays for so long, for whoever has just read that it is there.
-pub(crate) const ENDED_GRACE: Duration = Duration::from_mins(1);
+pub const ENDED_GRACE: Duration = Duration::from_mins(1);
 /// Metrics whose rollups are looked at in one step.
 pub(crate) const METRICS_PER_STEP: usize = 25;
 

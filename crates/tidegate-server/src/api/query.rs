@@ -16,7 +16,7 @@ use tidegate_core::limits::QUERY_PORTION_BYTES;
 use tidegate_core::observe::page::Torn;
 use tidegate_core::observe::query::{self, Ask, Named, Plan, Resume, Stretch, Subject, Unanswered};
 use tidegate_core::observe::{Kept, Kind};
-use tidegate_store::{Buckets, Rollups};
+use tidegate_store::{Buckets, ENDED_GRACE, Rollups};
 
 use super::auth::Caller;
 use super::pages::{Pages, refused};
@@ -76,18 +76,26 @@ impl App {
         caller.must_read()?;
         let (body, _room) = read_body(headers, body, &self.pipeline.ingest).await?;
         let ask = Ask::parse(kind, &body)?;
+        // What a question is about, and what of it is kept, may change while it waits for its turn.
+        let _turn = self.questions.acquire().await;
+        let asked_at = self.parts.clock.now();
         let (metric, subject, own) = self.metric(caller, &ask)?;
         let pages = Pages::of_body(self, caller, &format!("{kind:?}"), &body);
         let resume = ask.cursor.as_deref().map(|cursor| resumed(&pages, cursor)).transpose()?;
         let term = own.unwrap_or(self.parts.retention.rollups);
-        let plan = Plan::new(ask, subject, Kept::new(kind, term, self.parts.clock.now()), resume)?;
-        let _turn = self.questions.acquire().await;
+        let plan = Plan::new(ask, subject, Kept::new(kind, term, asked_at), resume)?;
         let complete_until = self.pipeline.observe.catch_up().await?;
         let text = self.fold(metric, &plan, |answer| {
             let next = answer.next().map(|resume| pages.name_cursor(&resume.text()));
             answer.json(Some(complete_until), next.as_deref())
         });
-        Ok(json_text(StatusCode::OK, text.await?))
+        let text = text.await?;
+        // What it has read may have been on its way out.
+        if self.parts.clock.now() > asked_at.plus(ENDED_GRACE / 2) {
+            let detail = "it took too long to read what was counted: ask again, or for less at once";
+            return Err(Problem::unavailable("overloaded", detail));
+        }
+        Ok(json_text(StatusCode::OK, text))
     }
 
     /// Reads what a plan wants, portion by portion, and lets others have their turn meanwhile.
@@ -173,4 +181,58 @@ fn resumed(pages: &Pages, cursor: &str) -> Result<Resume, Problem> {
 fn torn_page(torn: Torn, metric: MetricNo) -> Problem {
     tracing::error!(metric, %torn, "a question can not be answered");
     Problem::unavailable("store_unavailable", "what was counted can not be read; see the server's log")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http_body_util::BodyExt as _;
+    use serde_json::{Value, json};
+    use tidegate_core::limits::QUERIES_AT_ONCE;
+    use tidegate_store::Change;
+    use tower::ServiceExt as _;
+
+    use super::super::router;
+    use super::super::stage::Stage;
+    use super::*;
+
+    /// What it asks about is another metric by the time it has its turn.
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_about_what_is_declared_when_it_has_its_turn() {
+        let stage = Stage::new().await;
+        let key = stage.admin_key().await;
+        let (project, service, type_name) = (1, "shop".to_owned(), "order.paid".to_owned());
+        let definition = json!({"counters": {"all": {}}}).to_string();
+        let metrics =
+            serde_json::from_str::<tidegate_core::catalog::Definition>(&definition).unwrap().specs();
+        let put = Change::PutType {
+            project,
+            service: service.clone(),
+            type_name: type_name.clone(),
+            definition,
+            metrics,
+            keep_ms: None,
+        };
+        stage.change(put.clone()).await;
+        let others = stage.app.questions.acquire_many(QUERIES_AT_ONCE as u32).await;
+        let (from, to) = ("2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z");
+        let ask = json!({"service": "shop", "type": "order.paid", "counter": "all", "from": from, "to": to,
+            "every": "1d", "fill": "none"});
+        let request = Request::post("/v1/query/counters")
+            .header("authorization", format!("Bearer {key}"))
+            .header("content-type", "application/json")
+            .body(Body::from(ask.to_string()))
+            .unwrap();
+        let asking = tokio::spawn(router(Arc::clone(&stage.app)).oneshot(request));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        stage.change(Change::DeleteType { project, service, type_name }).await;
+        stage.change(put).await;
+        stage.publish(r#"{"id":"1","source":"shop","type":"order.paid"}"#).await;
+        drop(others);
+        let answer = asking.await.unwrap().unwrap().into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["buckets"][0]["series"][0]["count"], 1, "{answer}");
+    }
 }

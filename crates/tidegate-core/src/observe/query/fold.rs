@@ -101,7 +101,8 @@ impl Row {
 }
 
 impl<'a> Fold<'a> {
-    /// `keys` are read after the pages, so that every cell's key is among them.
+    /// `keys` are read before the pages. A cell under a key that came in between counts for nobody: it was counted after the
+    /// question.
     pub(super) fn new(plan: &'a Plan, keys: &[(KeyNo, Key)]) -> Result<Self, Torn> {
         let mut places = BTreeMap::new();
         let mut series = Vec::new();
