@@ -332,6 +332,19 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Whether it can change what is counted.
+    pub(crate) fn is_about_counting(&self) -> bool {
+        matches!(
+            self,
+            Self::PutType { .. }
+                | Self::DeleteType { .. }
+                | Self::DeleteProject { .. }
+                | Self::SwitchObserving(_)
+        )
+    }
+}
+
 /// What a change led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {

@@ -202,6 +202,8 @@ pub trait Store: Send + Sync + 'static {
     /// what it made, which moves the version by one. Says no, and does nothing, when too many events are left, or `last`
     /// can not tell what they add; a conflict when somebody else has moved it.
     async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool>;
+    /// Ends a running rebuild where it is: what it made goes, the old numbers stay. A conflict if it is none.
+    async fn stop_backfill(&self, project: ProjectNo, no: BackfillNo, now: Timestamp) -> Result<BackfillRow>;
     /// Everything that any process accepted before this time has been observed.
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp>;
     /// Ends the mark of a life that has ended and of which everything is observed.

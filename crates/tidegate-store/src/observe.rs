@@ -171,6 +171,8 @@ pub struct BackfillRow {
     pub started_at: Timestamp,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+    /// Why it was stopped before its end, if it was.
+    pub stopped: Option<String>,
     /// Which states are counted anew; then it ends where nothing has come since, not where it was to end.
     pub rebuild: Rebuild,
     /// By which configuration it began: what was accepted by a later one is none of its business.

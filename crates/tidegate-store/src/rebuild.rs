@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::id::{MetricNo, Version};
 use tidegate_core::observe::{Delta, Kind, Switches, telling};
 
-use crate::{Metric, Slice};
+use crate::observe::written_covered;
+use crate::{BackfillRow, Error, Metric, Result, Slice};
 
 /// What is counted anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,12 +59,76 @@ impl Rebuild {
         Self { types, replaced }
     }
 
+    /// What is kept in its place when it is stopped.
+    pub(crate) fn written_stopped(why: &str) -> String {
+        serde_json::json!({ "stopped": why }).to_string()
+    }
+
+    /// Why it was stopped, if it was.
+    pub(crate) fn read_stopped(text: &str) -> Option<String> {
+        serde_json::from_str::<BTreeMap<String, String>>(text).ok()?.remove("stopped")
+    }
+
     /// The metrics of a type with the new numbers, if any of them gets one.
     pub(crate) fn renumbered(&self, metrics: &[Metric]) -> Option<Vec<Metric>> {
         let new = |(kind, name, no): &Metric| (*kind, name.clone(), self.instead_of(*no).unwrap_or(*no));
         let renumbered: Vec<Metric> = metrics.iter().map(new).collect();
         (renumbered != metrics).then_some(renumbered)
     }
+}
+
+/// Why a rebuild ends before its time.
+const SWITCHED_OFF: &str = "what it counts was switched off";
+const UNDECLARED: &str = "no type declares the state any more";
+pub(crate) const ASKED: &str = "somebody stopped it";
+
+impl BackfillRow {
+    /// Why it can never put new numbers in the place of the old ones, if so. `living` are those of the old ones that are
+    /// still counted.
+    pub(crate) fn is_in_vain(&self, switches: Switches, living: &[MetricNo]) -> Option<&'static str> {
+        let is_off = self.metrics.iter().any(|(kind, ..)| !switches.is_on(*kind));
+        let is_declared = self.rebuild.replaced.iter().any(|(old, _)| living.contains(old));
+        is_off.then_some(SWITCHED_OFF).or((!is_declared).then_some(UNDECLARED))
+    }
+
+    /// What becomes of it when it counts states no longer. Counters, histograms and indexes beside them are counted to
+    /// their end, as if nobody had asked for the states.
+    pub(crate) fn stopped(&self, why: &str) -> Stopped {
+        let beside = self.metrics.iter().filter(|(.., no)| !self.rebuild.makes(*no));
+        let beside: Vec<Metric> = beside.cloned().collect();
+        let (metrics, rebuild, is_over) = if beside.is_empty() {
+            (self.metrics.clone(), Rebuild::written_stopped(why), true)
+        } else {
+            (beside, String::new(), self.after >= self.until)
+        };
+        let metrics = written_covered(&(metrics, self.version, self.behind.clone()));
+        let ended = self.rebuild.replaced.iter().map(|(_, new)| *new).collect();
+        Stopped { ended, metrics, rebuild, is_over }
+    }
+}
+
+/// A backfill that counts states no longer.
+pub(crate) struct Stopped {
+    /// Metrics that end.
+    pub(crate) ended: Vec<MetricNo>,
+    /// What is left of its columns.
+    pub(crate) metrics: String,
+    pub(crate) rebuild: String,
+    /// Nothing is left to count.
+    pub(crate) is_over: bool,
+}
+
+/// Why a backfill can not be stopped by hand, if so.
+pub(crate) fn check_stop(row: &BackfillRow) -> Result<()> {
+    if row.finished_at.is_some() {
+        return Err(Error::Conflict("the backfill has ended before".to_owned()));
+    }
+    if row.rebuild.is_empty() {
+        let detail =
+            "only a backfill of states can be stopped: what others have counted is part of their metrics";
+        return Err(Error::Conflict(detail.to_owned()));
+    }
+    Ok(())
 }
 
 /// Makes of the last events of a rebuild what they add; nothing if some were judged by a configuration that is not known

@@ -8,12 +8,12 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::catalog::EventType;
-use tidegate_store::{BackfillRow, Metric, NewBackfill};
+use tidegate_store::{BackfillRow, Error, Metric, NewBackfill};
 
 use super::auth::Caller;
 use super::pages::Pages;
 use super::problem::{Answer, Problem};
-use super::request::{Pair, Query, parse, read_body};
+use super::request::{Pair, Query, Segment, parse, read_body};
 use super::{App, json_answer};
 
 /// What may be said about a backfill.
@@ -80,22 +80,40 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, RawQuery(r
     Ok(pages.answer(&items, page.next))
 }
 
+/// Ends a backfill of states where it is; they stay as they were before.
+pub(super) async fn stop(State(app): State<Arc<App>>, caller: Caller, Segment(id): Segment) -> Answer {
+    caller.must_change()?;
+    let no = id.parse().map_err(|_| Problem::not_found("backfill"))?;
+    let row = match app.parts.store.stop_backfill(caller.project, no, app.parts.clock.now()).await {
+        Err(Error::NotFound) => return Err(Problem::not_found("backfill")),
+        result => result?,
+    };
+    Ok(json_answer(StatusCode::OK, &shown(&row)))
+}
+
 fn shown(row: &BackfillRow) -> Value {
     let length = row.until.saturating_sub(row.begin);
     let passed = row.after.saturating_sub(row.begin);
     // One that counts states goes on for as long as something comes.
     let share = match row.finished_at {
-        None if length > 0 => (passed as f64 / length as f64).min(0.999),
+        Some(_) if row.stopped.is_none() => 1.0,
+        _ if length > 0 => (passed as f64 / length as f64).min(0.999),
         _ => 1.0,
     };
     let mut names: Vec<&String> = row.metrics.iter().map(|(_, name, _)| name).collect();
     names.dedup();
+    let status = match (&row.stopped, row.finished_at) {
+        (Some(_), _) => "stopped",
+        (None, Some(_)) => "done",
+        (None, None) => "running",
+    };
     json!({
         "id": row.no,
         "service": row.service,
         "type": row.type_name,
         "metrics": names,
-        "status": if row.finished_at.is_some() { "done" } else { "running" },
+        "status": status,
+        "reason": row.stopped,
         "progress": (share * 1000.0).round() / 1000.0,
         "events": row.looked,
         "started_at": row.started_at,

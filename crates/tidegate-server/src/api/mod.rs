@@ -293,6 +293,7 @@ fn observe_routes() -> Vec<Route> {
             .with(&["prefix", "limit", "cursor"]),
         route(M::POST, "/v1/catalog/services/{service}/types/{type}/backfill", backfills::start),
         route(M::GET, "/v1/backfills", backfills::list).with(PAGES),
+        route(M::POST, "/v1/backfills/{id}/stop", backfills::stop),
         route(M::POST, "/v1/audit", audit::run).ending_with_its_client(),
         route(M::GET, "/v1/objects/{object}", objects::changes).with(&[
             "service",

@@ -93,6 +93,7 @@ fn a_backfill_counts_nothing_that_came_after_it_began() {
         looked: 0,
         started_at: Timestamp::from_ms(0),
         finished_at: None,
+        stopped: None,
         rebuild: tidegate_store::Rebuild::default(),
         version: 1,
         behind: Vec::new(),

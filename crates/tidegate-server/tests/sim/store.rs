@@ -291,6 +291,10 @@ impl Store for FaultyStore {
         result
     }
 
+    async fn stop_backfill(&self, project: ProjectNo, no: BackfillNo, now: Timestamp) -> Result<BackfillRow> {
+        self.inner.stop_backfill(project, no, now).await
+    }
+
     async fn observed_until(&self, now: Timestamp) -> Result<Timestamp> {
         self.inner.observed_until(now).await
     }

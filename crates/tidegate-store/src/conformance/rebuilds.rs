@@ -1,5 +1,7 @@
 //! States that are counted anew: each event once, in order, whatever comes or ends in between.
 
+mod stopping;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::{
 };
 
 pub(super) fn cases() -> Vec<Case> {
-    named!("rebuilds":
+    let own = named!("rebuilds":
         the_past_of_a_state_is_counted_in_order,
         what_is_not_observed_at_the_end_is_counted_once,
         the_last_step_is_bounded_and_may_be_refused,
@@ -26,7 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
         what_nobody_declares_any_more_takes_no_place,
         nothing_goes_before_it_is_looked_at,
         any_order_of_things_comes_to_the_same,
-    )
+    );
+    own.into_iter().chain(stopping::cases()).collect()
 }
 
 fn specs() -> Vec<Spec> {
@@ -375,11 +378,14 @@ async fn what_nobody_declares_any_more_takes_no_place(bench: Bench) {
     bench.send([told(1, "a", "NEW", 1)]).await;
     let before = declare(&bench, "order.paid", specs()).await;
     let row = start(&bench, "order.paid", &before).await.expect("there is a past");
+    let (at_end, _) = step(&bench, 9, &mut Model::default()).await;
     take_back(&bench, "order.paid").await;
+    let [stopped] = &all(&bench).await[..] else { panic!("one was asked for") };
+    assert_eq!(stopped.stopped.as_deref(), Some("no type declares the state any more"));
     let again = declare(&bench, "order.paid", specs()).await;
     let version = bench.version().await;
-    let mut model = Model::default();
-    run(&bench, 9, &mut model).await;
+    let late = finish_again(&bench, &at_end).await;
+    assert!(matches!(late, Err(Error::Conflict(_))), "{late:?}");
     assert_eq!(declared(&bench, "order.paid").await, again, "it is another one by now");
     assert!(!again.iter().any(|metric| row.metrics.contains(metric)));
     assert_eq!(bench.version().await, version);
@@ -412,6 +418,10 @@ async fn nothing_goes_before_it_is_looked_at(mut bench: Bench) {
     bench.pass(EVENTS);
     round(&bench, 10).await;
     assert!(bench.events(PROJECT).await.is_empty());
+}
+
+async fn all(bench: &Bench) -> Vec<BackfillRow> {
+    bench.store().backfills(PROJECT, None, 9).await.expect("the store works").items
 }
 
 /// Chance that is the same every time.

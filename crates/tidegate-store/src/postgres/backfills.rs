@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn};
 use super::{configuration, events, rebuilds};
 use crate::observe::Covered;
-use crate::{BackfillRow, NewBackfill, Page, Rebuild, Recount, Slice, observe, rebuild};
+use crate::{BackfillRow, Error, NewBackfill, Page, Rebuild, Recount, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, \"begin\", after, until, looked, started_at,
@@ -29,6 +29,7 @@ fn backfill_row(row: &Row) -> BackfillRow {
         looked: row.get::<_, i64>(9).unsigned_abs(),
         started_at: Timestamp::from_ms(row.get(10)),
         finished_at: row.get::<_, Option<i64>>(11).map(Timestamp::from_ms),
+        stopped: Rebuild::read_stopped(row.get(12)),
         rebuild: Rebuild::read(row.get(12)),
         version,
         behind,
@@ -80,6 +81,21 @@ pub(super) async fn list(
     items.truncate(limit);
     let next = items.last().map(|row| row.no).filter(|_| is_more);
     Ok(Page { items, next })
+}
+
+pub(super) async fn stop(
+    conn: &Conn,
+    space: i32,
+    (project, no): (ProjectNo, BackfillNo),
+    now: Timestamp,
+) -> Asked<BackfillRow> {
+    configuration::hold_alone(conn, space).await?;
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE project = $1 AND no = $2");
+    let found = conn.row(&sql, &[&project, &no]).await?.ok_or(Error::NotFound)?;
+    let found = backfill_row(&found);
+    rebuild::check_stop(&found)?;
+    rebuilds::stop(conn, &found, rebuild::ASKED, now).await?;
+    Ok(backfill_row(&conn.only(&sql, &[&project, &no]).await?))
 }
 
 pub(super) async fn running(conn: &Conn) -> Asked<Vec<BackfillRow>> {

@@ -16,7 +16,7 @@ use super::catalog::Declaration;
 use super::db::{Asked, Conn, Pool};
 use super::open::CONFIGURATION;
 use super::quarantine::storable;
-use super::{catalog, deliveries, gates, lanes, verification, windows};
+use super::{catalog, deliveries, gates, lanes, rebuilds, verification, windows};
 use crate::configuration::FormerConditions;
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow,
@@ -30,6 +30,9 @@ pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timest
         conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
     let version = row.get(0);
     let (no, created) = Applying { conn, space, version, last: row.get(1), now }.apply(change).await?;
+    if change.is_about_counting() {
+        rebuilds::stop_vain(conn, now).await?;
+    }
     let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
     conn.execute(sql, &[&version, &now.as_ms()]).await?;
     Ok(Changed { version, no, created })

@@ -260,6 +260,11 @@ impl Store for PostgresStore {
         Ok(backfills::unbackfilled(&conn, self.shared.space, &of, limit, bytes).await?)
     }
 
+    async fn stop_backfill(&self, project: ProjectNo, no: BackfillNo, now: Timestamp) -> Result<BackfillRow> {
+        let space = self.shared.space;
+        self.change_at(now, move |conn| Box::pin(backfills::stop(conn, space, (project, no), now))).await
+    }
+
     async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
         let space = self.shared.space;
         self.change_at(now, move |conn| Box::pin(rebuilds::finish(conn, space, of, last, now))).await

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::db::{Asked, Conn, Values};
 use super::{backfills, configuration, keeping, metrics, observe, sweep};
 use crate::observe::{INSTALLATION, read, read_switches, written};
-use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
+use crate::rebuild::{self, Known, Stopped, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -108,7 +108,8 @@ pub(super) async fn finish(
     now: Timestamp,
 ) -> Asked<bool> {
     configuration::hold_alone(conn, space).await?;
-    let is_there = "SELECT 1 FROM backfills WHERE no = $1 AND after = $2 AND finished_at IS NULL FOR UPDATE";
+    let is_there = "SELECT 1 FROM backfills
+        WHERE no = $1 AND after = $2 AND finished_at IS NULL AND rebuild <> '' FOR UPDATE";
     if !conn.exists(is_there, &[&of.no, &of.after]).await? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()).into());
     }
@@ -125,6 +126,37 @@ pub(super) async fn finish(
     let finish = "UPDATE backfills SET after = $2, looked = looked + $3, finished_at = $4 WHERE no = $1";
     conn.execute(finish, &[&of.no, &slice.through, &looked, &now.as_ms()]).await?;
     Ok(true)
+}
+
+/// Ends those that can never be finished, so that nothing is kept for them.
+pub(super) async fn stop_vain(conn: &Conn, now: Timestamp) -> Asked<()> {
+    let running = backfills::running(conn).await?.into_iter().filter(|row| !row.rebuild.is_empty());
+    let running: Vec<BackfillRow> = running.collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let switches = "SELECT definition FROM catalog_versions WHERE project = $1 ORDER BY version DESC LIMIT 1";
+    let switches = conn.row(switches, &[&INSTALLATION]).await?;
+    let switches = switches.map(|row| read_switches(row.get(0))).unwrap_or_default();
+    let living = conn.rows("SELECT no FROM metrics WHERE ended_at IS NULL", &[]).await?;
+    let living: Vec<MetricNo> = living.iter().map(|row| row.get(0)).collect();
+    for row in running {
+        if let Some(why) = row.is_in_vain(switches, &living) {
+            stop(conn, &row, why, now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends one where it is. The metrics come first, as with whoever adds to them.
+pub(super) async fn stop(conn: &Conn, row: &BackfillRow, why: &str, now: Timestamp) -> Asked<()> {
+    let Stopped { ended, metrics, rebuild, is_over } = row.stopped(why);
+    metrics::end(conn, &ended, now).await?;
+    conn.execute("UPDATE metrics SET rebuilds = NULL WHERE no = ANY($1)", &[&ended]).await?;
+    let sql = "UPDATE backfills SET metrics = $2, rebuild = $3, finished_at = $4
+        WHERE no = $1 AND finished_at IS NULL";
+    conn.execute(sql, &[&row.no, &metrics, &rebuild, &is_over.then_some(now.as_ms())]).await?;
+    Ok(())
 }
 
 /// Lets the types declare the new numbers. What nobody declares any more has no place to be taken.

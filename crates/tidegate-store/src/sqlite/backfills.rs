@@ -1,6 +1,6 @@
 //! Backfills of metrics: what was accepted before a type declared them is counted, step by step.
 
-use rusqlite::{Connection, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidegate_core::id::{BackfillNo, ProjectNo, Seq};
 use tidegate_core::limits::PAGE_ROWS_SCANNED_MAX;
 use tidegate_core::time::Timestamp;
@@ -8,7 +8,7 @@ use tidegate_core::time::Timestamp;
 use super::{Writer, events, failed, rebuilds, stamp};
 use crate::observe::Covered;
 use crate::rebuild::Then;
-use crate::{BackfillRow, NewBackfill, Page, Rebuild, Recount, Result, Slice, observe, rebuild};
+use crate::{BackfillRow, Error, NewBackfill, Page, Rebuild, Recount, Result, Slice, observe, rebuild};
 
 const COLUMNS: &str =
     "no, project, service, type, metrics, definition, begin, after, until, looked, started_at,
@@ -29,6 +29,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<BackfillRow> {
         looked: row.get(9)?,
         started_at: Timestamp::from_ms(row.get(10)?),
         finished_at: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_ms),
+        stopped: Rebuild::read_stopped(row.get_ref(12)?.as_str()?),
         rebuild: Rebuild::read(row.get_ref(12)?.as_str()?),
         version,
         behind,
@@ -99,6 +100,23 @@ pub(super) fn list(
     items.truncate(limit);
     let next = items.last().map(|row| row.no).filter(|_| is_more);
     Ok(Page { items, next })
+}
+
+pub(super) fn stop(
+    writer: &mut Writer,
+    (project, no): (ProjectNo, BackfillNo),
+    now: Timestamp,
+) -> Result<BackfillRow> {
+    let tx = writer.conn.transaction().map_err(failed)?;
+    let sql = format!("SELECT {COLUMNS} FROM backfills WHERE project = ?1 AND no = ?2");
+    let found = tx.query_row(&sql, params![project, no], row).optional().map_err(failed)?;
+    let found = found.ok_or(Error::NotFound)?;
+    rebuild::check_stop(&found)?;
+    rebuilds::stop(&tx, &found, rebuild::ASKED, now).map_err(failed)?;
+    let found = tx.query_row(&sql, params![project, no], row).map_err(failed)?;
+    stamp(&tx, now).map_err(failed)?;
+    tx.commit().map_err(failed)?;
+    Ok(found)
 }
 
 pub(super) fn running(conn: &Connection) -> rusqlite::Result<Vec<BackfillRow>> {

@@ -12,7 +12,7 @@ use tidegate_core::verification::VerificationStatus;
 
 use super::catalog::Declaration;
 use super::sweep::Numbered;
-use super::{Writer, catalog, failed, folds, gates, lanes, stamp, verification};
+use super::{Writer, catalog, failed, folds, gates, lanes, rebuilds, stamp, verification};
 use crate::configuration::FormerConditions;
 use crate::{
     Change, Changed, Configuration, Error, KeyRow, NewKey, NewSecret, NewSubscriber, ProjectRow, Result,
@@ -26,6 +26,9 @@ pub(super) fn change(writer: &mut Writer, change: &Change, now: Timestamp) -> Re
     let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let tx = writer.conn.transaction().map_err(failed)?;
     let (no, created) = apply(&tx, change, version, last, now)?;
+    if change.is_about_counting() {
+        rebuilds::stop_vain(&tx, now).map_err(failed)?;
+    }
     if let Change::UpdateSubscriber {
         no, update: SubscriberUpdate { skip_after: Some(failures), .. }, ..
     } = change

@@ -329,6 +329,10 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| backfills::unbackfilled(conn, &of, limit, bytes).map_err(failed)).await
     }
 
+    async fn stop_backfill(&self, project: ProjectNo, no: BackfillNo, now: Timestamp) -> Result<BackfillRow> {
+        self.write(self.calls, move |writer| backfills::stop(writer, (project, no), now)).await
+    }
+
     async fn finish_rebuild(&self, of: BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
         self.write(self.calls, move |writer| rebuilds::finish(writer, &of, last, now)).await
     }

@@ -9,7 +9,7 @@ use tidegate_core::time::Timestamp;
 use super::observe::Ready;
 use super::{Writer, backfills, failed, keeping, metrics, postings, stamp};
 use crate::observe::{INSTALLATION, read, read_switches, written};
-use crate::rebuild::{self, Known, Then, Wanted, is_rebuilt};
+use crate::rebuild::{self, Known, Stopped, Then, Wanted, is_rebuilt};
 use crate::{BackfillRow, Error, LastStep, Metric, NewBackfill, Rebuild, Result};
 
 /// Which states of a service can be counted anew. Where nobody asks for any, nothing is looked at.
@@ -117,7 +117,8 @@ pub(super) fn types(conn: &Connection, of: &BackfillRow) -> rusqlite::Result<Vec
 pub(super) fn finish(writer: &mut Writer, of: &BackfillRow, last: LastStep, now: Timestamp) -> Result<bool> {
     let version = writer.version + 1;
     let tx = Transaction::new_unchecked(&writer.conn, TransactionBehavior::Immediate).map_err(failed)?;
-    let is_there = "SELECT 1 FROM backfills WHERE no = ?1 AND after = ?2 AND finished_at IS NULL";
+    let is_there =
+        "SELECT 1 FROM backfills WHERE no = ?1 AND after = ?2 AND finished_at IS NULL AND rebuild <> ''";
     let is_there = tx.prepare(is_there).and_then(|mut sql| sql.exists([of.no, of.after])).map_err(failed)?;
     if !is_there {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()));
@@ -141,6 +142,43 @@ pub(super) fn finish(writer: &mut Writer, of: &BackfillRow, last: LastStep, now:
         writer.version = version;
     }
     Ok(true)
+}
+
+/// Ends those that can never be finished, so that nothing is kept for them.
+pub(super) fn stop_vain(tx: &Transaction<'_>, now: Timestamp) -> rusqlite::Result<()> {
+    let running = backfills::running(tx)?.into_iter().filter(|row| !row.rebuild.is_empty());
+    let running: Vec<BackfillRow> = running.collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let switches = "SELECT definition FROM catalog_versions WHERE project = ?1 ORDER BY version DESC LIMIT 1";
+    let switches = tx.query_row(switches, [INSTALLATION], |row| Ok(read_switches(row.get_ref(0)?.as_str()?)));
+    let switches = switches.optional()?.unwrap_or_default();
+    let mut living = tx.prepare("SELECT no FROM metrics WHERE ended_at IS NULL")?;
+    let living: Vec<MetricNo> = living.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for row in running {
+        if let Some(why) = row.is_in_vain(switches, &living) {
+            stop(tx, &row, why, now)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends one where it is.
+pub(super) fn stop(
+    tx: &Transaction<'_>,
+    row: &BackfillRow,
+    why: &str,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let Stopped { ended, metrics, rebuild, is_over } = row.stopped(why);
+    metrics::end(tx, &ended, now)?;
+    for no in ended {
+        tx.execute("UPDATE metrics SET rebuilds = NULL WHERE no = ?1", [no])?;
+    }
+    let sql = "UPDATE backfills SET metrics = ?2, rebuild = ?3, finished_at = ?4 WHERE no = ?1";
+    tx.execute(sql, params![row.no, metrics, rebuild, is_over.then_some(now.as_ms())])?;
+    Ok(())
 }
 
 /// Lets the types declare the new numbers. What nobody declares any more has no place to be taken.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use http::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -11,6 +12,7 @@ use crate::clock;
 use crate::commands::Globals;
 use crate::commands::resource::{Column, Page, Session};
 use crate::failure::{Exit, Failure};
+use crate::output::cell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,11 +20,13 @@ Examples:
   tidegate backfill shop order.paid --metric by_country
   tidegate backfill shop order.paid --metric 'order data.status'   a state: its object and attribute
   tidegate backfill                                     what was asked for, and how far it is
+  tidegate backfill --stop 3                            of states: they stay as they were
 
 It needs an admin key. Each event is counted once, whatever is stopped in between. A state is counted anew from all types
 that tell of it, and shown as it was until that is done.";
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
+    ("ID", "id"),
     ("SERVICE", "service"),
     ("TYPE", "type"),
     ("STATUS", "status"),
@@ -49,6 +53,9 @@ pub(crate) struct BackfillArgs {
     /// Only this counter, histogram, state or indexed attribute (repeatable)
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
+    /// Stop the backfill of states with this id
+    #[arg(long, value_name = "ID", conflicts_with_all = ["service", "metric"])]
+    stop: Option<u64>,
     /// Do not wait for its end
     #[arg(long)]
     no_wait: bool,
@@ -59,6 +66,10 @@ pub(crate) struct BackfillArgs {
 /// Begins a backfill and shows how far it is, or lists them.
 pub(crate) async fn run(args: BackfillArgs, globals: &Globals) -> anyhow::Result<ExitCode> {
     let mut session = Session::new(globals)?;
+    if let Some(id) = args.stop.map(|id| id.to_string()) {
+        session.confirm(Method::POST, &["v1", "backfills", &id, "stop"], "stopped", &id).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (Some(service), Some(type_name)) = (&args.service, &args.type_name) else {
         let empty = "No backfills. Begin one: tidegate backfill SERVICE TYPE";
         session.list(&["v1", "backfills"], &[], &args.page, &COLUMNS, empty).await?;
@@ -74,10 +85,12 @@ pub(crate) async fn run(args: BackfillArgs, globals: &Globals) -> anyhow::Result
         session.output.line(&row.to_string())?;
     } else if row["status"] == "done" {
         session.done(&format!("{} events of {service} {type_name} counted", row["events"]))?;
-    } else {
+    } else if row["status"] == "running" {
         session.output.line("It goes on in the background: tidegate backfill")?;
+    } else {
+        session.output.line(&format!("It was stopped: {}", cell(&row, "reason")))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if row["status"] == "stopped" { Exit::Failed as u8 } else { 0 }))
 }
 
 /// Shows how far a backfill is until it ends or somebody presses Ctrl-C. It goes on after a restart of the server, and so

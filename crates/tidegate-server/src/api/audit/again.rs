@@ -239,7 +239,9 @@ impl Again {
 }
 
 impl Recounter for Again {
-    fn begin(&mut self, backfills: Vec<BackfillRow>) {
+    fn begin(&mut self, mut backfills: Vec<BackfillRow>) {
+        // What these have counted is nobody's.
+        backfills.retain(|row| row.stopped.is_none());
         let own: Vec<BackfillRow> =
             backfills.iter().filter(|row| row.type_name == self.type_name).cloned().collect();
         self.sums.begin(&own);
