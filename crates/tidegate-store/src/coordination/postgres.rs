@@ -23,6 +23,7 @@ use super::mailbox::Mailbox;
 use super::timer::{self, Backoff};
 use super::tokens::{ANSWER_TIMEOUT, Moving, Tokens, Wish};
 use super::{BucketKey, Coordination, Grant, News, Tally};
+use crate::postgres::Opening;
 use crate::postgres::connect::{Target, failed};
 use crate::{Error, Result};
 
@@ -47,7 +48,7 @@ struct Shared {
     me: u64,
     inbox: Mailbox,
     outbox: Mailbox,
-    tokens: tokio::sync::Mutex<Option<Arc<Tokens>>>,
+    tokens: tokio::sync::Mutex<Kept>,
     /// Not to be tried before.
     tokens_again: Mutex<Option<Instant>>,
     /// Whether others have a Redis.
@@ -55,6 +56,13 @@ struct Shared {
     sent: AtomicU64,
     heard: AtomicU64,
     gaps: AtomicU64,
+}
+
+/// The session that takes tokens, or that will.
+#[derive(Default)]
+struct Kept {
+    tokens: Option<Arc<Tokens>>,
+    opening: Opening<Tokens>,
 }
 
 impl Postgres {
@@ -178,21 +186,23 @@ impl Shared {
     /// The session that takes tokens, opened if need be; `None` while PostgreSQL can not be reached.
     async fn tokens(&self) -> Option<Arc<Tokens>> {
         let mut kept = self.tokens.lock().await;
-        if let Some(tokens) = kept.as_ref().filter(|tokens| !tokens.is_closed()) {
+        if let Some(tokens) = kept.tokens.as_ref().filter(|tokens| !tokens.is_closed()) {
             return Some(Arc::clone(tokens));
         }
-        *kept = None;
+        kept.tokens = None;
         if self.again().is_some_and(|again| timer::now() < again) {
             return None;
         }
-        let opened = match timeout(ANSWER_TIMEOUT, Tokens::open(&self.target)).await {
+        let target = self.target.clone();
+        let opening = kept.opening.open(async move { Tokens::open(&target).await });
+        let opened = match timeout(ANSWER_TIMEOUT, opening).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("PostgreSQL does not answer in time".to_owned())),
         };
         match opened {
             Ok(tokens) => {
                 let tokens = Arc::new(tokens);
-                *kept = Some(Arc::clone(&tokens));
+                kept.tokens = Some(Arc::clone(&tokens));
                 Some(tokens)
             }
             Err(error) => {
@@ -225,8 +235,8 @@ impl Shared {
     /// The session failed: whoever comes next opens another, a little later.
     async fn give_up(&self, failed: &Arc<Tokens>, error: &Error) {
         let mut kept = self.tokens.lock().await;
-        if kept.as_ref().is_some_and(|tokens| Arc::ptr_eq(tokens, failed)) {
-            *kept = None;
+        if kept.tokens.as_ref().is_some_and(|tokens| Arc::ptr_eq(tokens, failed)) {
+            kept.tokens = None;
             self.postpone(error);
         }
     }

@@ -5,6 +5,7 @@
 //! checked ([`tls`](super::tls)).
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ring::digest;
@@ -15,12 +16,13 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Notificati
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address;
+use super::reach::{self, Answered};
 use super::refusal::Refusal;
 use super::tls::client_config;
 use crate::coordination::timer::pause;
 use crate::{Error, Result};
 
-const PORT_USUAL: u16 = 5432;
+pub(super) const PORT_USUAL: u16 = 5432;
 /// What can be wished for.
 const SSL_MODES: &str = "use disable, prefer, require, verify-ca or verify-full";
 
@@ -51,8 +53,9 @@ pub(super) const FSYNC_OFF: &str = "fsync is off";
 /// Where the database is and how it is reached.
 #[derive(Clone)]
 pub struct Target {
-    /// At least one, in the order in which they are tried.
+    /// At least one, in the order in which they are tried at first.
     servers: Vec<Config>,
+    answered: Arc<Answered>,
     tls: Option<MakeRustlsConnect>,
     schema: String,
 }
@@ -107,7 +110,7 @@ impl Target {
                 Some(MakeRustlsConnect::new(client_config(root, mode != "verify-ca")?))
             }
         };
-        Ok(Self { servers, tls, schema })
+        Ok(Self { servers, answered: Arc::default(), tls, schema })
     }
 
     /// The schema of the tables.
@@ -156,33 +159,21 @@ impl Target {
         Ok(self.reach(heard).await?)
     }
 
-    /// Tries one server after the other, each with a patience of its own: one that takes a connection and then says nothing
-    /// must not keep anybody from the next.
+    /// Tries the servers until one answers, see [`reach`](super::reach).
     pub(crate) async fn reach(
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
     ) -> std::result::Result<Session, Refusal> {
-        let mut refusals = Vec::new();
-        for config in &self.servers {
-            let refusal = match &self.tls {
-                Some(tls) => match in_time(config.connect(tls.clone())).await {
-                    Ok(Ok((client, connection))) => {
-                        return Ok(Session::moved(client, pump(connection, heard)));
-                    }
-                    Ok(Err(error)) => Refusal::of(&error),
-                    Err(silent) => silent,
-                },
-                None => match in_time(config.connect(NoTls)).await {
-                    Ok(Ok((client, connection))) => {
-                        return Ok(Session::moved(client, pump(connection, heard)));
-                    }
-                    Ok(Err(error)) => Refusal::of(&error),
-                    Err(silent) => silent,
-                },
-            };
-            refusals.push((host(config), refusal));
-        }
-        Err(Refusal::of_all(refusals))
+        Ok(match &self.tls {
+            Some(tls) => {
+                let (client, connection) = reach::reach(&self.servers, tls.clone(), &self.answered).await?;
+                Session::moved(client, pump(connection, heard))
+            }
+            None => {
+                let (client, connection) = reach::reach(&self.servers, NoTls, &self.answered).await?;
+                Session::moved(client, pump(connection, heard))
+            }
+        })
     }
 }
 
@@ -193,7 +184,7 @@ impl Session {
 }
 
 /// A server's name or address, with its port if that is not the usual one.
-fn host(config: &Config) -> String {
+pub(super) fn host(config: &Config) -> String {
     let port = config.get_ports().first().copied().unwrap_or(PORT_USUAL);
     match config.get_hosts().first() {
         Some(Host::Tcp(name)) if port == PORT_USUAL => name.clone(),
@@ -204,7 +195,7 @@ fn host(config: &Config) -> String {
 }
 
 /// A server may take a connection and then say nothing.
-async fn in_time<T>(asked: impl Future<Output = T>) -> std::result::Result<T, Refusal> {
+pub(super) async fn in_time<T>(asked: impl Future<Output = T>) -> std::result::Result<T, Refusal> {
     tokio::select! {
         biased;
         answer = asked => Ok(answer),

@@ -18,6 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::connect::{Session, Target, failed};
+use super::reach::Opening;
 use crate::Error;
 use crate::coordination::timer::pause;
 
@@ -224,6 +225,28 @@ impl Conn {
     /// A transaction is under way on this session, which is not lent again before it has ended.
     pub(super) fn mark(&mut self, is_dirty: bool) {
         self.is_dirty = is_dirty;
+    }
+}
+
+/// The session that beats, or that will.
+#[derive(Default)]
+pub(super) struct Pulse {
+    conn: Option<Conn>,
+    opening: Opening<Conn>,
+}
+
+impl Pulse {
+    /// Whoever is done with it gives it back.
+    pub(super) async fn take(&mut self, target: &Target) -> Asked<Conn> {
+        if let Some(conn) = self.conn.take().filter(|conn| !conn.is_over()) {
+            return Ok(conn);
+        }
+        let target = target.clone();
+        Ok(self.opening.open(async move { Ok(Conn::open(&target).await?) }).await?)
+    }
+
+    pub(super) fn keep(&mut self, conn: Conn) {
+        self.conn = Some(conn);
     }
 }
 

@@ -32,6 +32,7 @@ mod observe;
 mod open;
 mod postings;
 mod quarantine;
+mod reach;
 mod read;
 mod rebuilds;
 mod recount;
@@ -80,9 +81,10 @@ use crate::{
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
 use commit::Writer;
-use db::{Conn, Pool, Work};
+use db::{Conn, Pool, Pulse, Work};
 #[cfg(feature = "conformance")]
 pub use events::key_of;
+pub(crate) use reach::Opening;
 use shared::Shared;
 pub use terms::{Periods, Terms};
 
@@ -92,7 +94,7 @@ pub struct PostgresStore {
     writer: Arc<Mutex<Writer>>,
     shared: Arc<Shared>,
     /// The session that beats.
-    pulse: Mutex<Option<Conn>>,
+    pulse: Mutex<Pulse>,
 }
 
 /// A process whose last beat is older than this has expired.
@@ -442,14 +444,11 @@ impl Store for PostgresStore {
 
     async fn beat(&self, load: Load) -> Result<Beat> {
         // On a session of its own: a beat must not wait for somebody's list. It is given up with a beat that fails or is
-        // given up.
-        let mut place = self.pulse.lock().await;
-        let conn = match place.take().filter(|conn| !conn.is_over()) {
-            Some(conn) => conn,
-            None => Conn::open(&self.shared.target).await?,
-        };
+        // given up; one that is being opened is not.
+        let mut pulse = self.pulse.lock().await;
+        let conn = pulse.take(&self.shared.target).await?;
         let beat = replicas::beat(&conn, self.shared.incarnation(), load).await?;
-        *place = Some(conn);
+        pulse.keep(conn);
         Ok(beat)
     }
 

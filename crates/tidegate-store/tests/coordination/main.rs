@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use servers::{Database, RedisServer};
+use tidegate_core::subscriber::Rate;
 use tidegate_store::coordination::conformance::{self, Fixture};
-use tidegate_store::coordination::{Coordination, Hub, Postgres};
+use tidegate_store::coordination::{BucketKey, Coordination, Hub, Postgres};
 
 /// Replicas in this process.
 struct Here(Arc<Hub>);
@@ -97,4 +98,22 @@ async fn redis() {
     let both = Both { database: Database::create().await, redis: RedisServer::connect().await };
     conformance::run(&both).await;
     both.database.drop().await;
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_server_that_never_answers_keeps_no_tokens_back() {
+    let database = Database::create().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let target = database.target_behind(silent.local_addr().expect("an address"));
+    let replica = Postgres::start(target, servers::number());
+    let rate = Rate::parse("100/s").expect("a rate");
+    // Each that is in vain is followed by a wait of half a second: many times what is needed.
+    for _ in 0..20 {
+        let grant = replica.take(&BucketKey::subscriber(1), rate.into(), 1).await;
+        if grant.granted == 1 {
+            drop(replica);
+            return database.drop().await;
+        }
+        tokio::time::timeout(grant.next_in, std::future::pending::<()>()).await.ok();
+    }
+    panic!("no tokens");
 }

@@ -1,5 +1,6 @@
 //! The servers of a test: a database of its own on the PostgreSQL, and the Redis, that the environment names.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -41,6 +42,12 @@ impl Database {
 
     pub(crate) fn target(&self) -> Target {
         Target::parse(&self.url).expect("a URL")
+    }
+
+    /// The same database, behind a server that is tried first.
+    pub(crate) fn target_behind(&self, first: SocketAddr) -> Target {
+        let at = self.url.rfind('@').map_or_else(|| self.url.find("://").expect("a URL") + 3, |at| at + 1);
+        Target::parse(&format!("{}{first},{}", &self.url[..at], &self.url[at..])).expect("a URL")
     }
 
     /// Ends all sessions.

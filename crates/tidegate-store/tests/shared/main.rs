@@ -13,6 +13,7 @@ mod midnight;
 mod repeats;
 #[path = "../harness/schema.rs"]
 mod schema;
+mod silent;
 mod stepping;
 mod twins;
 
