@@ -22,6 +22,11 @@ pub(super) const HOLDS: Duration = Duration::from_secs(5);
 /// How long a mark must have been there: whoever looked before is done with Redis, slow answers included.
 pub(super) const QUIET: Duration = Duration::from_millis(1_500);
 
+/// The longest wait before somebody looks again: whatever is written in the mark, it may have been put right meanwhile.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How far ahead a mark may lie. One that lies further ahead was made before the clock went back.
+pub(super) const AHEAD_MAX: Duration = HOLDS.saturating_add(QUIET);
+
 /// The mark as it was seen. Times are microseconds of PostgreSQL's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
@@ -43,7 +48,7 @@ pub(super) enum Home {
     Redis,
     /// There, and nobody has taken from Redis since then by its clock.
     Postgres { since_us: i64 },
-    /// On the way: nobody takes anything for this long.
+    /// On the way: nobody takes anything for this long, and looks again then.
     Nowhere(Duration),
 }
 
@@ -53,18 +58,27 @@ impl Mark {
         now.saturating_duration_since(self.seen)
     }
 
+    /// Whether it was made before PostgreSQL's clock went back, so that it says nothing about now. Whoever finds it so makes
+    /// another one.
+    pub(super) fn is_astray(&self) -> bool {
+        self.since_us.max(self.until_us).saturating_sub(self.seen_us) > us(AHEAD_MAX)
+    }
+
     /// Where the buckets are, by this mark.
     pub(super) fn home(&self, now: Instant) -> Home {
         let now_us = self.seen_us.saturating_add(us(self.age(now)));
         // Until then others may have taken from Redis what had come in meanwhile.
         let arrived_us = if self.since_us > 0 { self.since_us.saturating_add(us(QUIET)) } else { 0 };
         let left_us = self.until_us.saturating_add(us(QUIET));
-        if now_us >= left_us {
+        let nowhere = |until_us: i64| Home::Nowhere(duration(until_us.saturating_sub(now_us)).min(WAIT_MAX));
+        if self.is_astray() {
+            Home::Nowhere(WAIT_MAX)
+        } else if now_us >= left_us {
             Home::Redis
         } else if now_us >= self.until_us {
-            Home::Nowhere(duration(left_us - now_us))
+            nowhere(left_us)
         } else if now_us < arrived_us {
-            Home::Nowhere(duration(arrived_us - now_us))
+            nowhere(arrived_us)
         } else {
             Home::Postgres { since_us: arrived_us }
         }
@@ -98,15 +112,31 @@ mod tests {
     fn buckets_move_there_and_back() {
         let mark = mark(Duration::ZERO);
         let at = |after_ms| mark.home(mark.seen + Duration::from_millis(after_ms));
-        assert_eq!(at(0), Home::Nowhere(QUIET));
+        assert_eq!(at(0), Home::Nowhere(WAIT_MAX));
         assert_eq!(at(1_499), Home::Nowhere(Duration::from_millis(1)));
         let since_us = MOVED_US + us(QUIET);
         assert_eq!(at(1_500), Home::Postgres { since_us });
         assert_eq!(at(4_999), Home::Postgres { since_us });
-        assert_eq!(at(5_000), Home::Nowhere(QUIET));
+        assert_eq!(at(5_000), Home::Nowhere(WAIT_MAX));
+        assert_eq!(at(6_499), Home::Nowhere(Duration::from_millis(1)));
         assert_eq!(at(6_500), Home::Redis);
         let first = Mark { since_us: 0, ..mark };
         assert_eq!(first.home(first.seen), Home::Postgres { since_us: 0 }, "nobody had a Redis before");
+    }
+
+    #[test]
+    fn a_mark_from_before_the_clock_went_back_keeps_nobody_waiting_for_long() {
+        for back in [Duration::from_secs(7), Duration::from_secs(3_600)] {
+            let mark = mark(Duration::ZERO);
+            let mark = Mark { seen_us: mark.seen_us - us(back), ..mark };
+            assert!(mark.is_astray(), "{back:?}");
+            assert_eq!(mark.home(mark.seen), Home::Nowhere(WAIT_MAX), "{back:?}");
+        }
+        // By less than a mark holds it can not be told, and need not be.
+        let mark = mark(Duration::ZERO);
+        let back = Mark { seen_us: mark.seen_us - us(QUIET), ..mark };
+        assert!(!mark.is_astray() && !back.is_astray());
+        assert_eq!(back.home(back.seen), Home::Nowhere(WAIT_MAX));
     }
 
     #[test]

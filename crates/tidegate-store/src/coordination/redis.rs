@@ -265,7 +265,7 @@ impl Shared {
     }
 
     /// A look at where the buckets are that is young enough to go by. Whoever can not reach Redis, or reaches another one than
-    /// the others, moves them.
+    /// the others, moves them; and whoever finds a mark that a clock has left behind, for it does not say where they are.
     async fn fresh_mark(&self, postgres: &Postgres, link: Option<&Link>) -> Option<Mark> {
         let mut kept = self.mark.lock().await;
         let now = timer::now();
@@ -289,7 +289,8 @@ impl Shared {
                  Redis in all processes"
             );
         }
-        *kept = if is_right(&seen) { Some(seen) } else { postgres.mark(link.identity).await };
+        let holds = is_right(&seen) && !seen.is_astray();
+        *kept = if holds { Some(seen) } else { postgres.mark(link.identity).await };
         *kept
     }
 

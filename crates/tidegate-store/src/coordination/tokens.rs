@@ -150,16 +150,19 @@ const LOOK: &str = "
     LEFT JOIN rate_home ON one";
 
 /// Moves the buckets here, or lets them stay for longer; and says which Redis they go back to, 0 to leave that as it is. Where
-/// nobody had one they have always been here, and those who still have none only need time to look.
+/// nobody had one they have always been here, and those who still have none only need time to look. A mark that lies further
+/// ahead than one can ($4) is from before the clock went back: they move as if there were none.
 const MARK: &str = "
     INSERT INTO rate_home AS home (since_us, until_us, redis)
     SELECT 0, now_us + CASE WHEN $3::bigint = 0 THEN $1::bigint ELSE $2::bigint END, $3
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock
     ON CONFLICT (one) DO UPDATE SET (since_us, until_us, redis) = (
-        SELECT CASE WHEN home.redis = 0 OR home.until_us >= now_us THEN home.since_us ELSE now_us END,
-               greatest(home.until_us, now_us + CASE WHEN home.redis = 0 AND $3 <> 0 THEN $2 ELSE $1 END),
+        SELECT CASE WHEN is_astray THEN now_us WHEN home.redis = 0 OR home.until_us >= now_us THEN home.since_us ELSE now_us END,
+               greatest(CASE WHEN NOT is_astray THEN home.until_us END,
+                        now_us + CASE WHEN home.redis = 0 AND $3 <> 0 THEN $2 ELSE $1 END),
                CASE WHEN $3 = 0 THEN home.redis ELSE $3 END
-        FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock)
+        FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock,
+        LATERAL (SELECT greatest(home.since_us, home.until_us) - now_us > $4::bigint AS is_astray) AS known)
     RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, since_us, until_us, redis";
 
 /// Buckets that are not full, those that take longest first; and all that were closed, for Redis may remember that they were.
@@ -246,8 +249,10 @@ impl Tokens {
     /// Says that they are here, and which Redis is theirs otherwise; 0 to leave that as it is.
     pub(super) async fn mark(&self, redis: i64) -> Result<Mark> {
         let asked = timer::now();
-        let (holds_us, quiet_us) = (timer::us(home::HOLDS), timer::us(home::QUIET));
-        let row = within(self.session.client.query_one(&self.mark, &[&holds_us, &quiet_us, &redis])).await?;
+        let [holds_us, quiet_us, ahead_us] = [home::HOLDS, home::QUIET, home::AHEAD_MAX].map(timer::us);
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&holds_us, &quiet_us, &redis, &ahead_us];
+        let row = within(self.session.client.query_one(&self.mark, &values)).await?;
         Ok(seen(asked, &row))
     }
 

@@ -180,6 +180,45 @@ async fn a_rate_holds_among_replicas_that_have_different_servers() {
     database.drop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_of_the_database_that_goes_back_stops_no_rate() {
+    let _alone = servers::REDIS.lock().await;
+    let (database, redis) = (Database::create().await, RedisServer::connect().await);
+    let one = servers::join(&database, &redis.url, &redis.prefix).await;
+    let other = Postgres::start(database.target(), servers::number());
+    let (bucket, rate) = (BucketKey::subscriber(1), Rate::parse("1000/s").expect("a rate"));
+    // The other one has no Redis, and so the buckets are in PostgreSQL while it asks.
+    let both: [&dyn Coordination; 2] = [&one, &other];
+    for replicas in [&both[..1], &both[..]] {
+        // The clock goes back by an hour: every time that was written by it lies an hour ahead.
+        database
+            .run(
+                "UPDATE tidegate.rate_home SET (since_us, until_us) = (
+                    SELECT now_us + 3600000000, now_us + 3605000000
+                    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) AS clock)",
+            )
+            .await;
+        for replica in replicas {
+            until_granted(*replica, &bucket, rate).await;
+        }
+    }
+    drop((one, other));
+    database.drop().await;
+}
+
+/// Asks until something is given, as often as it is told that it is worth it.
+async fn until_granted(replica: &dyn Coordination, bucket: &BucketKey, rate: Rate) {
+    for _ in 0..60 {
+        let grant = replica.take(bucket, rate.into(), 1).await;
+        if grant.granted > 0 {
+            return;
+        }
+        assert!(grant.next_in <= Duration::from_secs(2), "nobody waits for a clock: {grant:?}");
+        moment(grant.next_in.max(Duration::from_millis(10))).await;
+    }
+    panic!("nothing is given");
+}
+
 /// Takes what it can get. Says when it got how much, and how much of what there is once an hour.
 async fn take_until(
     replica: Arc<dyn Coordination>,
