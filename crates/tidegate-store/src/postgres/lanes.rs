@@ -4,8 +4,9 @@
 //! transaction ends, whichever process it is, and takes the locks it needs in order, all at once. Many lanes share a
 //! lock: a server has room for a limited number of them, and a group may touch thousands of lanes.
 //!
-//! A delivery's place in its lane is its event's number, a replay's or a fold's is its own: both come from one sequence and are drawn
-//! with the lane's lock in hand, so an order of numbers is an order of acceptance. Behind a backfill new deliveries wait as a
+//! A delivery's place in its lane is its event's number, a replay's or a fold's is its own: both come from one sequence. A group
+//! that goes in one statement draws its numbers before it waits for the lane's lock, so two requests that are under way at the
+//! same time may swap places. Whatever is sent after an answer draws a higher number. Behind a backfill new deliveries wait as a
 //! whole, but for folds, whose live events it brings too, each in its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
