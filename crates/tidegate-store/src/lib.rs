@@ -26,6 +26,7 @@ mod observe;
 mod read;
 mod rebuild;
 mod replica;
+mod room;
 mod schema;
 mod sweep;
 mod window;
@@ -49,7 +50,7 @@ pub use configuration::{
 };
 pub use group::{
     Admission, BackfillStep, Bundled, Claim, ClosedWindow, Committed, Finished, Group, Judge, Judged, Refill,
-    Refilled, Replay, Room, RoutedUnit, Seal, Submission, UnitStatus,
+    Refilled, Replay, RoutedUnit, Seal, Submission, UnitStatus,
 };
 pub use history::{ChangeFilter, ChangePlace, Changes, Told};
 pub use job::{
@@ -66,6 +67,7 @@ pub use read::{
 
 pub use rebuild::{LastStep, Rebuild};
 pub use replica::{Beat, Load, Replica, TakenOver, Vital};
+pub use room::Room;
 pub use sweep::{ENDED_GRACE, Sweep, Swept};
 pub use window::{EndWindows, Ended, FoldRow, WindowFilter, WindowRow, WindowsEnd};
 

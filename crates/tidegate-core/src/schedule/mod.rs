@@ -435,16 +435,6 @@ impl Schedule {
         std::mem::take(&mut self.appetite)
     }
 
-    /// Somebody could send more at once.
-    pub fn has_turns(&self) -> bool {
-        !self.turns.is_empty() && self.in_flight < self.bounds.in_flight
-    }
-
-    /// Attempts under way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight + self.preparing
-    }
-
     /// Takes everything that waits in memory, for a graceful stop.
     pub fn drain(&mut self) -> Vec<Job> {
         let everyone: Vec<SubscriberNo> = self.lineups.keys().copied().collect();

@@ -80,17 +80,7 @@ impl Store for FaultyStore {
             Some(membership) => membership.commit(Arc::clone(&group)).await,
             None => self.inner.commit(Arc::clone(&group)).await,
         };
-        match &result {
-            Ok(committed) => {
-                self.life.note_commit(true);
-                self.note_commit(&group, committed);
-                note_steps(&self.inner, &self.history, self.life.t(), &group, committed).await;
-                windows::are_few(&self.inner, &self.history, self.windows_max).await;
-            }
-            Err(Error::Stale { .. }) => self.note_stale(),
-            Err(_) => {}
-        }
-        drop(group);
+        self.note_outcome(&group, &result).await;
         self.exit().await;
         result
     }

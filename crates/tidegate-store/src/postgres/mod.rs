@@ -81,7 +81,7 @@ use crate::{
 #[cfg(feature = "conformance")]
 pub use audit::{audit, end_all, remove};
 use commit::Writer;
-use db::{Conn, Pool, Pulse, Work};
+use db::{Pool, Pulse};
 #[cfg(feature = "conformance")]
 pub use events::key_of;
 pub(crate) use reach::Opening;
@@ -106,24 +106,6 @@ pub(crate) use refusal::Refusal;
 /// Sessions that one process opens at most: the pool, the one that writes, the one that beats, and two for
 /// coordination.
 pub(crate) const SESSIONS_OF_A_PROCESS: usize = db::SESSIONS_MAX + 4;
-
-impl PostgresStore {
-    /// A change that is no group's.
-    async fn change_at<T: Send + 'static>(
-        &self,
-        now: Timestamp,
-        work: impl for<'a> FnOnce(&'a Conn) -> Work<'a, T> + Send + 'static,
-    ) -> Result<T> {
-        let changing = self.pool.transact(move |conn| {
-            Box::pin(async move {
-                let done = work(conn).await?;
-                replicas::stamp(conn, now).await?;
-                Ok(done)
-            })
-        });
-        Ok(changing.await?)
-    }
-}
 
 #[async_trait]
 impl Store for PostgresStore {

@@ -6,7 +6,10 @@ use tidegate_core::id::Incarnation;
 use tidegate_core::time::Timestamp;
 
 use super::connect::Target;
+use super::db::{Conn, Work};
 use super::terms::Periods;
+use super::{PostgresStore, replicas};
+use crate::Result;
 
 /// What every part of the store knows.
 pub(super) struct Shared {
@@ -25,5 +28,23 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn incarnation(&self) -> Incarnation {
         self.incarnation.load(Ordering::Relaxed)
+    }
+}
+
+impl PostgresStore {
+    /// A change that is no group's.
+    pub(super) async fn change_at<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        work: impl for<'a> FnOnce(&'a Conn) -> Work<'a, T> + Send + 'static,
+    ) -> Result<T> {
+        let changing = self.pool.transact(move |conn| {
+            Box::pin(async move {
+                let done = work(conn).await?;
+                replicas::stamp(conn, now).await?;
+                Ok(done)
+            })
+        });
+        Ok(changing.await?)
     }
 }

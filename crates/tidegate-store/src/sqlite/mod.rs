@@ -49,7 +49,6 @@ mod windows;
 mod writer;
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,8 +56,8 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tidegate_core::fold::Book;
 use tidegate_core::id::{
-    BackfillNo, DeliveryKey, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, Nonce, ProjectNo, Seq,
-    SubscriberNo, Version, WindowNo,
+    BackfillNo, DeliveryKey, DeliveryNo, GateNo, Incarnation, JobNo, MetricNo, ProjectNo, Seq, SubscriberNo,
+    Version, WindowNo,
 };
 use tidegate_core::observe::state::ObjectRow;
 use tidegate_core::retention::Retention;
@@ -121,37 +120,6 @@ fn failed(error: rusqlite::Error) -> Error {
 }
 
 impl SqliteStore {
-    /// Opens or creates the store in `dir`. `salt` and `nonce` are random: the first is kept only by a new store, the second
-    /// is carried by the deliveries that are made until it is closed.
-    pub fn open(dir: &Path, salt: &[u8], nonce: Nonce, now: Timestamp, calls: Calls) -> Result<Self> {
-        crate::folder::create(dir)
-            .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
-        let lock = open::lock(dir)?;
-        let path = dir.join("tidegate.db");
-        let conn = db::open_first(&path)?;
-        open::migrate(&conn)?;
-        let mut writer = Writer::start(conn, path.clone(), (salt, nonce), now)?;
-        let latest = writer.latest().map_err(failed)?;
-        keeping::wait_at_start(&writer.conn, now, latest).map_err(failed)?;
-        writer.void_claims(now.max(latest)).map_err(failed)?;
-        let salt = writer.meta("salt").map_err(failed)?;
-        Ok(Self {
-            readers: Readers::new(&path, calls),
-            dedupe: Arc::clone(&writer.dedupe),
-            book: Arc::clone(&writer.book),
-            recent: Arc::clone(&writer.recent),
-            checkpointer: Checkpointer::new(path, calls),
-            remembered: writer.remembered.clone(),
-            turns: Turns::default(),
-            incarnation: writer.incarnation,
-            writer: Arc::new(Mutex::new(writer)),
-            calls,
-            salt,
-            latest,
-            _lock: lock,
-        })
-    }
-
     /// Writes something that is not a group: a turn.
     async fn write<T: Send + 'static>(
         &self,

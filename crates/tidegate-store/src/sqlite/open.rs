@@ -2,10 +2,17 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, OptionalExtension};
+use tidegate_core::id::Nonce;
+use tidegate_core::time::Timestamp;
 
-use super::failed;
+use super::checkpoint::Checkpointer;
+use super::db::{Calls, Readers};
+use super::turns::Turns;
+use super::writer::Writer;
+use super::{SqliteStore, db, failed, keeping};
 use crate::schema::{Migration, Recorded, by_count, migrations, missing, reached};
 use crate::{Error, Result};
 
@@ -27,6 +34,39 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0017_objects" needs 17,
     "0020_rewinds" needs 17,
 ];
+
+impl SqliteStore {
+    /// Opens or creates the store in `dir`. `salt` and `nonce` are random: the first is kept only by a new store, the second
+    /// is carried by the deliveries that are made until it is closed.
+    pub fn open(dir: &Path, salt: &[u8], nonce: Nonce, now: Timestamp, calls: Calls) -> Result<Self> {
+        crate::folder::create(dir)
+            .map_err(|error| Error::Unusable(format!("cannot create {}: {error}", dir.display())))?;
+        let lock = lock(dir)?;
+        let path = dir.join("tidegate.db");
+        let conn = db::open_first(&path)?;
+        migrate(&conn)?;
+        let mut writer = Writer::start(conn, path.clone(), (salt, nonce), now)?;
+        let latest = writer.latest().map_err(failed)?;
+        keeping::wait_at_start(&writer.conn, now, latest).map_err(failed)?;
+        writer.void_claims(now.max(latest)).map_err(failed)?;
+        let salt = writer.meta("salt").map_err(failed)?;
+        Ok(Self {
+            readers: Readers::new(&path, calls),
+            dedupe: Arc::clone(&writer.dedupe),
+            book: Arc::clone(&writer.book),
+            recent: Arc::clone(&writer.recent),
+            checkpointer: Checkpointer::new(path, calls),
+            remembered: writer.remembered.clone(),
+            turns: Turns::default(),
+            incarnation: writer.incarnation,
+            writer: Arc::new(Mutex::new(writer)),
+            calls,
+            salt,
+            latest,
+            _lock: lock,
+        })
+    }
+}
 
 /// Keeps a second process out for as long as the file is open.
 pub(super) fn lock(dir: &Path) -> Result<File> {

@@ -7,7 +7,21 @@ use tidegate_core::id::DeliveryNo;
 use super::*;
 
 impl FaultyStore {
-    pub(super) fn note_commit(&self, group: &Group, committed: &Committed) {
+    /// What became of a group.
+    pub(super) async fn note_outcome(&self, group: &Group, result: &Result<Committed>) {
+        match result {
+            Ok(committed) => {
+                self.life.note_commit(true);
+                self.note_commit(group, committed);
+                note_steps(&self.inner, &self.history, self.life.t(), group, committed).await;
+                windows::are_few(&self.inner, &self.history, self.windows_max).await;
+            }
+            Err(Error::Stale { .. }) => self.note_stale(),
+            Err(_) => {}
+        }
+    }
+
+    fn note_commit(&self, group: &Group, committed: &Committed) {
         self.note_progress();
         let t = self.life.t();
         let mut history = self.history.lock();

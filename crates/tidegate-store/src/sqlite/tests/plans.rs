@@ -21,7 +21,7 @@ fn queries() -> Vec<(&'static str, String)> {
     let typed = EventFilter { type_name: Some(String::new()), ..Default::default() };
     let of_one = DeliveryFilter { subscriber: Some(1), ..Default::default() };
     let exhausted = DeliveryFilter { status: Some(Status::Exhausted), ..Default::default() };
-    vec![
+    let mut queries = vec![
         ("refill", deliveries::refill_sql()),
         ("first due", deliveries::FIRST_DUE.to_owned()),
         ("finish", deliveries::FINISH.to_owned()),
@@ -50,6 +50,32 @@ fn queries() -> Vec<(&'static str, String)> {
         ("lanes: heads that failed", lanes::FAILED_HEADS.to_owned()),
         ("jobs: a subscriber's past", jobs::PAST.to_owned()),
         ("jobs: dead letters", jobs::LETTERS.to_owned()),
+        ("windows", windows::LIST.to_owned()),
+        ("windows: members in a row", windows::IN_A_ROW.to_owned()),
+        ("windows: one member", windows::ONE.to_owned()),
+        ("windows: one member apart", windows::ONE_APART.to_owned()),
+        ("trace: windows", windows::joined_sql()),
+        ("windows: members since", folds::SINCE.to_owned()),
+        ("deliveries", read::list_sql(&DeliveryFilter::default())),
+        ("deliveries of a subscriber", read::list_sql(&of_one)),
+        ("deliveries, exhausted", read::list_sql(&exhausted)),
+        ("trace: with it", read::following_sql()),
+        ("trace: later", read::late_sql()),
+        ("trace: rules", read::RULES.to_owned()),
+        ("quarantine", quarantine::list_sql()),
+        ("quarantine, oldest first", quarantine::pick_sql()),
+        ("quarantine by id", quarantine::named_sql()),
+        ("quarantine: insert", quarantine::INSERT.to_owned()),
+        ("backlog: due", read::COUNT_DUE.to_owned()),
+        ("backlog: waiting in lanes", read::COUNT_WAITING.to_owned()),
+        ("backlog: exhausted", read::COUNT_EXHAUSTED.to_owned()),
+    ];
+    queries.extend(of_retention());
+    queries
+}
+
+fn of_retention() -> Vec<(&'static str, String)> {
+    vec![
         ("retention: exhausted", sweep::EXHAUSTED.to_owned()),
         ("retention: held", sweep::HELD.to_owned()),
         ("retention: deliveries", sweep::OLDEST_DELIVERIES.to_owned()),
@@ -71,25 +97,6 @@ fn queries() -> Vec<(&'static str, String)> {
         ("retention: changes of objects", sweep::observed::REMOVE_CHANGES.to_owned()),
         ("retention: ended windows", sweep::REMOVE_ENDED.to_owned()),
         ("retention: oldest ended window", sweep::OLDEST_ENDED.to_owned()),
-        ("windows", windows::LIST.to_owned()),
-        ("windows: members in a row", windows::IN_A_ROW.to_owned()),
-        ("windows: one member", windows::ONE.to_owned()),
-        ("windows: one member apart", windows::ONE_APART.to_owned()),
-        ("trace: windows", windows::joined_sql()),
-        ("windows: members since", folds::SINCE.to_owned()),
-        ("deliveries", read::list_sql(&DeliveryFilter::default())),
-        ("deliveries of a subscriber", read::list_sql(&of_one)),
-        ("deliveries, exhausted", read::list_sql(&exhausted)),
-        ("trace: with it", read::following_sql()),
-        ("trace: later", read::late_sql()),
-        ("trace: rules", read::RULES.to_owned()),
-        ("quarantine", quarantine::list_sql()),
-        ("quarantine, oldest first", quarantine::pick_sql()),
-        ("quarantine by id", quarantine::named_sql()),
-        ("quarantine: insert", quarantine::INSERT.to_owned()),
-        ("backlog: due", read::COUNT_DUE.to_owned()),
-        ("backlog: waiting in lanes", read::COUNT_WAITING.to_owned()),
-        ("backlog: exhausted", read::COUNT_EXHAUSTED.to_owned()),
     ]
 }
 
