@@ -180,8 +180,7 @@ mod tests {
     /// Whatever always fails, every other kind of step is taken, and the round ends.
     #[test]
     fn a_step_that_fails_again_and_again_keeps_nothing_else() {
-        let kinds: Vec<Sweep> =
-            std::iter::successors(Some(Sweep::BEGIN), |sweep| Sweep::next_kind(sweep)).collect();
+        let kinds: Vec<Sweep> = std::iter::successors(Some(Sweep::BEGIN), Sweep::next_kind).collect();
         assert!(kinds.contains(&Sweep::Events(0)) && kinds.last() == Some(&Sweep::Rest));
         for failing in &kinds {
             let (mut round, mut taken, mut failures) = (Round::begin(), Vec::new(), 0);

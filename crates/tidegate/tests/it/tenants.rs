@@ -74,6 +74,7 @@ struct Tenant {
     job: String,
     gate: String,
     object: String,
+    backfill: String,
 }
 
 impl Tenant {
@@ -97,6 +98,10 @@ impl Tenant {
             let data = json!({ "id": id, "status": "new" });
             client.publish(&json!({ "id": id, "source": "shop", "type": "order", "data": data }));
         }
+        client.publish(&json!({ "id": "sold", "source": "shop", "type": "sold" }));
+        let sold = "/v1/catalog/services/shop/types/sold";
+        client.call("PUT", sold, &json!({ "counters": { "all": {} } })).expect(201);
+        let backfill = client.post(&format!("{sold}/backfill"), &json!({})).expect(202)["id"].to_string();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         Self {
             client,
@@ -108,6 +113,7 @@ impl Tenant {
             job: text(&job["id"]),
             gate,
             object,
+            backfill,
         }
     }
 
@@ -121,6 +127,7 @@ impl Tenant {
             Some("jobs") => &self.job,
             Some("projects") => &self.project,
             Some("gates") => &self.gate,
+            Some("backfills") => &self.backfill,
             Some("objects") => {
                 return path.replace("{object}", "order").replace("{id}", &self.object) + "?service=shop";
             }
@@ -368,5 +375,5 @@ fn projects_are_made_once_and_end_empty() {
     admin.delete("/v1/projects/default").problem(409, "project_default");
     let again = Tenant::new(&server, "p1");
     let events = again.client.get("/v1/events").expect(200);
-    assert_eq!(events["items"].as_array().map(Vec::len), Some(3), "a new project has its own only: {events}");
+    assert_eq!(events["items"].as_array().map(Vec::len), Some(4), "a new project has its own only: {events}");
 }
