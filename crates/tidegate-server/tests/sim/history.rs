@@ -265,9 +265,14 @@ impl Truth {
 
     /// How an event is folded. What a backfill brings is folded as is said when it does, which nobody knows if that changed.
     pub(crate) fn fold_of(&self, fact: &Fact) -> Option<&FoldSpec> {
+        self.folding_spec(fact)?.fold.as_ref()
+    }
+
+    /// The definition that an event is folded by.
+    pub(crate) fn folding_spec(&self, fact: &Fact) -> Option<&Spec> {
         let is_known = self.specs.len() == 1 || self.is_new(fact);
         let version = fact.version.max(self.created());
-        self.spec_at(version).filter(|_| is_known)?.fold.as_ref()
+        self.spec_at(version).filter(|_| is_known)
     }
 
     /// It is sent to again, or not any more.

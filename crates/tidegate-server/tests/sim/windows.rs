@@ -405,6 +405,7 @@ impl Window {
 impl Truth {
     /// The key of the window that an event belongs to.
     fn key_of(&self, fact: &Fact) -> Option<String> {
-        Some(self.fold_of(fact)?.key(self.specs.last()?.1.lanes, &fact.content))
+        let spec = self.folding_spec(fact)?;
+        Some(spec.fold.as_ref()?.key(spec.lanes, &fact.content))
     }
 }
