@@ -63,6 +63,7 @@ pub struct Metrics {
     results_stale: Counter,
     left_out: Counter,
     lives: Counter,
+    rewinds: Counter,
     takeovers: Counter,
     taken_over: Counter,
     connections_refused: Family<Reason, Counter>,
@@ -114,6 +115,7 @@ impl Default for Metrics {
             results_stale: Counter::default(),
             left_out: Counter::default(),
             lives: Counter::default(),
+            rewinds: Counter::default(),
             takeovers: Counter::default(),
             taken_over: Counter::default(),
             connections_refused: Family::default(),
@@ -247,8 +249,13 @@ impl Metrics {
         );
         registry.register(
             "lives_begun_anew",
-            "Times that others had taken over what this process held",
+            "Times that others had taken over what this process held, or the database had gone back in time",
             self.lives.clone(),
+        );
+        registry.register(
+            "store_rewinds",
+            "Times that the database was found to have gone back in time, as after a failover that loses commits",
+            self.rewinds.clone(),
         );
         registry.register("takeovers", "Processes whose work was taken over here", self.takeovers.clone());
         registry.register(
@@ -278,9 +285,13 @@ impl Metrics {
         self.observing.flushed(events, spent);
     }
 
-    /// Others had taken over what this process held.
-    pub fn began_anew(&self) {
+    /// Others had taken over what this process held, or the database had gone back in time, so often until now. Says
+    /// whether it did.
+    pub fn began_anew(&self, rewinds: u64) -> bool {
         self.lives.inc();
+        let more = rewinds.saturating_sub(self.rewinds.get());
+        self.rewinds.inc_by(more);
+        more > 0
     }
 
     /// What another process held was made due again.

@@ -92,6 +92,11 @@ impl Types {
         if version == self.version {
             return Ok(());
         }
+        // What was declared in versions that a database lost when it went back in time is not in force.
+        if !store.descends_from(self.version).await? {
+            (self.version, self.switches) = (0, Switches::default());
+            self.projects.clear();
+        }
         for changed in store.type_versions(self.version).await? {
             self.put(changed);
         }

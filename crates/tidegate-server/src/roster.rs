@@ -4,6 +4,8 @@
 //! next from what changed. Whoever routes, authenticates or sends takes a snapshot and works with it to the end; the
 //! store refuses groups that were routed by an old one.
 
+mod compile;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_core::catalog::Catalog;
-use tidegate_core::egress::{Policy, Url};
+use tidegate_core::egress::Policy;
 use tidegate_core::id::{ProjectNo, SubscriberNo, Version};
 use tidegate_core::key::Role;
 use tidegate_core::route::{Router, Subscriber};
@@ -32,12 +34,15 @@ const RESEALED_AT_ONCE: usize = 256;
 
 use crate::catalogs::{self, Catalogs};
 use crate::gates::{self, Gates};
+use compile::compile;
 
 /// One configuration version, ready for use.
 #[derive(Default)]
 pub struct Roster {
     /// Which version.
     pub version: Version,
+    /// How many there were before it in this process: versions may go back with a database.
+    pub(crate) order: u64,
     /// By public id.
     pub projects: BTreeMap<String, ProjectRow>,
     /// All keys, for lists.
@@ -348,8 +353,13 @@ impl Rosters {
         let _one_at_a_time = self.refreshing.lock().await;
         let old = self.current();
         let news = self.store.configuration(old.version).await?;
+        let is_newer = news.version != old.version;
+        let order = old.order + u64::from(is_newer);
+        // What is not in it is not there any more.
+        let old = if news.is_whole { Arc::default() } else { old };
         let mut roster = Roster {
             version: news.version,
+            order,
             holders: news.keys.iter().filter_map(holder).collect(),
             keys: news.keys,
             catalogs: catalogs::follow(&old.catalogs, &news.projects, news.types),
@@ -368,7 +378,6 @@ impl Rosters {
             let router = Router::build(rules.map(|endpoint| Arc::clone(&endpoint.rule)).collect());
             roster.routers.insert(project, Arc::new(router));
         }
-        let is_newer = roster.version != old.version;
         self.current.store(Arc::new(roster));
         if is_newer {
             self.changed.notify_one();
@@ -433,54 +442,6 @@ struct Opened {
     secrets: Vec<Vec<u8>>,
     /// Absent when the definition itself still has it.
     hidden: Option<Vec<u8>>,
-}
-
-fn compile(row: SubscriberRow, opened: Opened, gates: &Gates) -> Result<Endpoint, String> {
-    let definition: Definition = match opened.hidden {
-        Some(hidden) => subscriber::join(&row.definition, &hidden)?,
-        None => serde_json::from_str(&row.definition).map_err(|error| error.to_string())?,
-    };
-    let signers = opened.secrets.into_iter().map(signer).collect::<Result<_, _>>()?;
-    let url = Url::parse(&definition.destination.url).map_err(|error| error.to_string())?;
-    let letterhead = Letterhead::new(&definition.destination.headers, &definition.signing)
-        .map_err(|error| error.to_string())?;
-    let rule = Subscriber::compile(row.no, row.project, row.id, definition)
-        .map_err(|problem| problem.to_string())?
-        .remembering(&row.former_conditions);
-    let former_conditions = row.former_conditions;
-    let limits = &rule.definition.limits;
-    let consent = row.verification.as_ref().map(|row| row.consent).unwrap_or_default();
-    let rate = consent.within(limits.rate);
-    let gate = rule.definition.gate.as_ref().map(|name| gates::find(gates, row.project, name)).transpose()?;
-    Ok(Endpoint {
-        created_at: row.created_at,
-        version: row.version,
-        active: row.active,
-        inactive_reason: row.inactive_reason,
-        failing_since: row.failing_since,
-        backfilling: row.backfilling,
-        former_conditions,
-        target: Target::new(url),
-        letterhead,
-        signers,
-        grace_until: row.previous_secret.map(|(_, until)| until),
-        timeout: limits.timeout.0,
-        delivered_at_ms: Arc::default(),
-        terms: Terms {
-            concurrency: limits.concurrency,
-            rate,
-            gate,
-            breaker: rule.definition.breaker.terms(),
-            disable_after: rule.definition.disable_after.terms(),
-        },
-        verification: row.verification,
-        rule: Arc::new(rule),
-    })
-}
-
-fn signer(secret: Vec<u8>) -> Result<Signer, String> {
-    let secret = String::from_utf8(secret).map_err(|_| "the secret is not text".to_owned())?;
-    Signer::parse(&secret).map_err(|problem| problem.to_string())
 }
 
 /// What a sealed secret is bound to.

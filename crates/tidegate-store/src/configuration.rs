@@ -17,6 +17,9 @@ use crate::{Error, Metric};
 pub struct Configuration {
     /// Counts every change.
     pub version: Version,
+    /// It is all of it: everything was asked for, or the version in force did not come out of the one asked for, as in
+    /// a database that went back in time.
+    pub is_whole: bool,
     /// All projects.
     pub projects: Vec<ProjectRow>,
     /// All keys.

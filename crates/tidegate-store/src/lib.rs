@@ -14,6 +14,7 @@ pub mod sqlite;
 pub mod coordination;
 pub mod decided;
 pub mod doctor;
+pub mod rewind;
 
 pub mod sabotage;
 
@@ -123,13 +124,18 @@ pub trait Store: Send + Sync + 'static {
     /// submission that fails on its own account is reported alone; its neighbours commit.
     async fn commit(&self, group: Arc<Group>) -> Result<Committed>;
 
-    /// Changes the configuration and moves its version by one.
+    /// Changes the configuration. Its version grows, not always by one.
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed>;
     /// The configuration in force; of subscribers, declared types and gates only those that changed after `since`.
+    /// [`Version::MAX`] asks for none of them.
     async fn configuration(&self, since: Version) -> Result<Configuration>;
     /// The version in force, for those who only want to know whether they are up to date.
     async fn version(&self) -> Result<Version> {
         Ok(self.configuration(Version::MAX).await?.version)
+    }
+    /// Whether the configuration in force came out of this one. It did not if the database went back in time since.
+    async fn descends_from(&self, version: Version) -> Result<bool> {
+        Ok(version <= self.version().await?)
     }
     /// Everything that is sealed with a master key, what was deleted aside.
     async fn sealed(&self) -> Result<Vec<SealedRow>>;
@@ -324,6 +330,10 @@ pub trait Store: Send + Sync + 'static {
     /// Begins a new life: after [`Error::Fenced`], when nothing of the old one is in memory any more.
     async fn join(&self, _now: Timestamp) -> Result<Incarnation> {
         Ok(self.incarnation())
+    }
+    /// How often the database was found to have gone back in time.
+    fn rewinds(&self) -> u64 {
+        0
     }
     /// Ends this life in good order: whatever it still holds is void at once, and nobody waits for its next beat.
     async fn leave(&self, _now: Timestamp) -> Result<()> {

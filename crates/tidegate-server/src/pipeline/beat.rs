@@ -195,7 +195,8 @@ impl Beats {
             self.lookout.report(News::everything());
         }
         self.note_discord();
-        if beat.version.is_some_and(|version| version > self.rosters.current().version) {
+        // A database that went back in time has an older one.
+        if beat.version.is_some_and(|version| version != self.rosters.current().version) {
             self.lookout.report(News::configuration());
         }
         if self.standing.fellows().replicas.len() > 1 {

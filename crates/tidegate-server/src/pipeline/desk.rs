@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::delivery::Job;
-use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo, Version};
+use tidegate_core::id::{DeliveryNo, GateNo, SubscriberNo};
 use tidegate_core::schedule::breaker::{BreakerView, Outcome, Turned};
 use tidegate_core::schedule::{
     Aftermath, Beg, Bounds, Ended, Luggage, Penalty, Schedule, Slot, Streak, Ticket, Turn,
@@ -60,7 +60,8 @@ pub(super) struct Followed {
     /// What gates are called.
     pub(super) gates: BTreeMap<GateNo, String>,
     active: BTreeSet<SubscriberNo>,
-    pub(super) version: Version,
+    /// Which of the rosters.
+    pub(super) order: u64,
     /// Nobody does any more.
     is_closed: bool,
 }
@@ -109,7 +110,7 @@ impl Desk {
     pub fn follow(&self, roster: &Roster) -> Vec<Claim> {
         let now = self.clock.now();
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if roster.version < followed.version {
+        if roster.order < followed.order {
             return Vec::new();
         }
         let mut schedule = self.lock();
@@ -121,7 +122,7 @@ impl Desk {
             return Vec::new();
         }
         let last = roster.endpoints().map(|endpoint| endpoint.rule.no).max().unwrap_or(0);
-        if followed.version == 0 {
+        if followed.order == 0 {
             // A former process may have sent to them a moment ago.
             schedule.know(last);
         }
@@ -140,7 +141,7 @@ impl Desk {
         released.extend(gone.flat_map(|subscriber| schedule.dismiss(*subscriber)).map(|job| claim(&job)));
         schedule.know(last);
         followed.active = active;
-        followed.version = roster.version;
+        followed.order = roster.order;
         drop(schedule);
         self.work.notify_one();
         self.appetite.notify_one();
@@ -423,7 +424,7 @@ impl Desk {
         schedule.drain();
         schedule.stand_by();
         followed.active.clear();
-        followed.version = 0;
+        followed.order = 0;
     }
 
     /// The lease is back: everybody looks again.

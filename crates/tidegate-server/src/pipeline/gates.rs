@@ -231,7 +231,7 @@ impl Desk {
 
     /// Whether it has not heard yet of what this roster says.
     pub fn is_behind(&self, roster: &Roster) -> bool {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner).version < roster.version
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).order < roster.order
     }
 
     fn gate_name(&self, gate: GateNo) -> String {

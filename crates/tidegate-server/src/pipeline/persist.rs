@@ -311,17 +311,26 @@ impl Persist {
         }
     }
 
-    /// Another process has taken over what this one held. Nothing of it is sent any more and nothing in memory is true;
-    /// results of what was under way are refused when they come. Then a new life begins, with what the store has.
+    /// Another process has taken over what this one held, or the database went back in time. Nothing of it is sent any more
+    /// and nothing in memory is true; results of what was under way are refused when they come. Then a new life begins, with
+    /// what the store has.
     async fn begin_anew(&self) -> Result<(), Error> {
         self.standing.lose();
         self.desk.forget();
         let began = self.clock.steady();
+        self.rosters.refresh().await?;
         let incarnation = self.store.join(self.clock.now()).await?;
         self.observe.forget();
         self.standing.renew(began);
-        tracing::warn!(incarnation, "another process took over what this one held: a new life begins");
-        self.metrics.began_anew();
+        match self.metrics.began_anew(self.store.rewinds()) {
+            true => tracing::warn!(incarnation, "the database went back in time: a new life begins"),
+            false => {
+                tracing::warn!(
+                    incarnation,
+                    "another process took over what this one held: a new life begins"
+                );
+            }
+        }
         self.release(self.desk.follow(&self.rosters.current()));
         Ok(())
     }

@@ -47,7 +47,7 @@ async fn types_come_change_and_go(mut bench: Bench) {
     assert!(first.created);
     bench.pass(5);
     let second = bench.change(put(PROJECT, "a", "{\"n\":2}")).await;
-    assert!(!second.created && second.version == first.version + 1);
+    assert!(!second.created && second.version > first.version);
     let known = types(&bench, 0).await;
     let expected = TypeRow {
         project: PROJECT,

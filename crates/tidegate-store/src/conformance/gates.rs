@@ -49,7 +49,7 @@ async fn gates_come_change_and_go(mut bench: Bench) {
     assert!(first.created);
     bench.pass(5);
     let second = bench.change(put(PROJECT, "a", "2")).await;
-    assert!(!second.created && second.version == first.version + 1 && second.no == first.no);
+    assert!(!second.created && second.version > first.version && second.no == first.no);
     let expected = GateRow {
         no: first.no,
         project: PROJECT,

@@ -243,7 +243,7 @@ async fn the_past_of_a_state_is_counted_in_order(mut bench: Bench) {
     observe_all(&bench).await;
     let version = bench.version().await;
     run(&bench, 1, &mut model).await;
-    assert_eq!(bench.version().await, version + 1);
+    assert!(bench.version().await > version);
     let after = declared(&bench, "order.paid").await;
     assert!(after.iter().zip(&before).all(|(new, old)| new.2 > old.2 && new.1 == old.1), "{after:?}");
     model.check(&bench, &after).await;

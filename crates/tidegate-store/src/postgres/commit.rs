@@ -17,11 +17,12 @@ use super::db::{Asked, Conn, Fault, Pool};
 use super::folds::Tally;
 use super::folds::behind::Behind;
 use super::held::{self, Held};
-use super::open::enter_period;
+use super::open::{BLOCK_BITS, enter_period};
 use super::plans::Planning;
 use super::write::{Context, write};
 use super::{Shared, admit, deliveries, windows};
 use crate::coordination::timer::pause;
+use crate::rewind::Found;
 use crate::{Committed, Error, Group, Result, Room};
 
 /// How often a group is tried that others stood in the way of.
@@ -179,6 +180,9 @@ impl Writer {
     /// Writes a group; what is left of the room comes back with what it did.
     async fn run(&mut self, group: &Group, room: Room) -> std::result::Result<(Committed, Room), Failure> {
         check_routes(group)?;
+        if self.shared.seen.is_back() {
+            return Err(Error::Fenced.into());
+        }
         self.settle_doubt().await?;
         let mut tries = 1;
         loop {
@@ -216,12 +220,12 @@ impl Writer {
         context.blocks = self.held.blocks();
         self.doubt = Some(self.written);
         let written = write(&mut context, self.session).await;
-        let Context { mut out, spilled, room, tally, repeats, behind, born, .. } = context;
+        let Context { mut out, spilled, room, tally, repeats, behind, born, block, .. } = context;
         (self.repeats, self.behind) = (repeats, behind);
         out.spilled = spilled.into_iter().collect();
         match written {
             Ok(()) => {
-                self.doubt = None;
+                self.acknowledge(block);
                 self.tally = tally;
                 let results = group.results.iter().map(|finished| finished.claim.delivery);
                 self.held.end(results.chain(group.released.iter().map(|claim| claim.delivery)));
@@ -252,18 +256,37 @@ impl Writer {
         Ok(())
     }
 
+    /// The last group that was begun is written.
+    fn acknowledge(&mut self, block: i64) {
+        self.doubt = None;
+        self.shared.seen.group(self.incarnation, self.written, block >> BLOCK_BITS);
+    }
+
     /// A new session for this life. From here on nothing comes of what the old one may still be doing. Says the last
-    /// group that is there.
+    /// group that is there. If one is missing that was, the database went back in time.
     async fn resume(&mut self) -> Asked<i64> {
+        let known = self.shared.seen.known();
         let conn = Conn::open(&self.shared.target).await?;
         conn.tell(&format!("SET idle_in_transaction_session_timeout = {STILL_MAX_MS}")).await?;
-        let sql =
-            "UPDATE replicas SET session = session + 1 WHERE incarnation = $1 RETURNING session, written";
+        let sql = "UPDATE replicas SET session = session + 1 WHERE incarnation = $1
+             RETURNING session, written, (SELECT period FROM installation), (SELECT last_value FROM numbers)";
         let Some(row) = conn.row(sql, &[&self.incarnation]).await? else { return Err(Error::Fenced.into()) };
         self.session = row.get(0);
         self.conn = Some(conn);
         self.planning = Planning::default();
-        Ok(row.get(1))
+        let written: i64 = row.get(1);
+        let found = Found { written: Some(written), version: None, block: None };
+        self.shared.seen.compare(known, found)?;
+        let (period, block): (i64, i64) = (row.get(2), row.get(3));
+        let is_entered = self.period > i64::MIN;
+        let is_ready =
+            || period >= self.period && block >= self.shared.periods.first_no(self.period) >> BLOCK_BITS;
+        if is_entered && !is_ready() {
+            self.period = i64::MIN;
+            let why = "the database went back in time, and what it needs for today is made again".to_owned();
+            return Err(Error::Unavailable(why).into());
+        }
+        Ok(written)
     }
 
     /// Looks whether a group is there whose commit was not answered.
@@ -282,7 +305,7 @@ impl Writer {
                 Ok(last) if last == doubted => {
                     // The way to the database may be cut again while what the group did is read.
                     if let Ok(committed) = self.adopt(group, doubted).await {
-                        self.doubt = None;
+                        self.acknowledge(0);
                         return Ok((committed, room));
                     }
                 }
@@ -304,6 +327,7 @@ impl Writer {
             // Whoever waited for an answer has been told that it failed, and asks again.
             let jobs = self.claimed_in(doubted).await?;
             self.owed.jobs.extend(jobs);
+            self.acknowledge(0);
         }
         self.doubt = None;
         Ok(())

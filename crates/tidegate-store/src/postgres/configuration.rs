@@ -23,19 +23,45 @@ use crate::{
     SubscriberRow, SubscriberUpdate,
 };
 
+/// How far the version steps at most. With this, numbers last for half a billion changes before JSON could not show them
+/// exactly.
+const STEP_MAX: i64 = 1 << 24;
+
+/// How many of the versions before the one in force are kept: whoever knows an older one reads everything again.
+const VERSIONS_KEPT: i32 = 256;
+
 /// Waits for the groups that are under way and keeps others out until the change is made.
-pub(super) async fn change(conn: &Conn, space: i32, change: &Change, now: Timestamp) -> Asked<Changed> {
+pub(super) async fn change(conn: &Conn, space: i32, change: Change, now: Timestamp) -> Asked<Changed> {
     hold_alone(conn, space).await?;
     let row =
-        conn.only("SELECT version + 1, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
-    let version = row.get(0);
-    let (no, created) = Applying { conn, space, version, last: row.get(1), now }.apply(change).await?;
+        conn.only("SELECT version, ((last_value + 1) << 20) - 1 FROM installation, numbers", &[]).await?;
+    let version = after(conn, row.get(0)).await?;
+    let (no, created) = Applying { conn, space, version, last: row.get(1), now }.apply(&change).await?;
     if change.is_about_counting() {
         rebuilds::stop_vain(conn, now).await?;
     }
-    let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
-    conn.execute(sql, &[&version, &now.as_ms()]).await?;
+    set_version(conn, version, now).await?;
     Ok(Changed { version, no, created })
+}
+
+/// The version after this one. By chance it steps further than by one: a database that goes back in time would else give a
+/// lost version to another configuration, and whoever knows the lost one would not notice.
+pub(super) async fn after(conn: &Conn, version: Version) -> Asked<Version> {
+    let step = format!("SELECT 1 + floor(random() * {STEP_MAX})::bigint");
+    Ok(version + conn.only(&step, &[]).await?.get::<_, i64>(0))
+}
+
+/// Puts another version in force. Nobody else holds the configuration.
+pub(super) async fn set_version(conn: &Conn, version: Version, now: Timestamp) -> Asked<()> {
+    let sql = "UPDATE installation SET version = $1, versions = (version || versions)[:$3::int], at = greatest(at, $2)";
+    conn.execute(sql, &[&version, &now.as_ms(), &VERSIONS_KEPT]).await?;
+    Ok(())
+}
+
+/// Whether the version in force came out of this one. It did not if that one was lost, or is very old.
+pub(super) async fn descends_from(conn: &Conn, version: Version) -> Asked<bool> {
+    let sql = "SELECT version = $1 OR $1 = ANY(versions) FROM installation";
+    Ok(conn.only(sql, &[&version]).await?.get(0))
 }
 
 /// Holds the configuration while no group is under way.
@@ -363,6 +389,8 @@ pub(super) async fn load(pool: &Arc<Pool>, since: Version) -> Asked<Configuratio
 }
 
 async fn read(conn: &Conn, since: Version) -> Asked<Configuration> {
+    let is_known = since == Version::MAX || since != 0 && descends_from(conn, since).await?;
+    let since = if is_known { since } else { 0 };
     let projects = "SELECT no, id, catalog, created_at FROM projects WHERE deleted_at IS NULL ORDER BY no";
     let keys = "SELECT project, id, role, name, prefix, hash, created_at FROM keys ORDER BY project, id";
     let subscribers = format!(
@@ -377,6 +405,7 @@ async fn read(conn: &Conn, since: Version) -> Asked<Configuration> {
     former_conditions(conn, since).await?.tell(&mut subscribers);
     Ok(Configuration {
         version: version(conn).await?,
+        is_whole: !is_known,
         projects: conn.rows(projects, &[]).await?.iter().map(project_row).collect(),
         keys: conn.rows(keys, &[]).await?.iter().map(key_row).collect(),
         subscribers,

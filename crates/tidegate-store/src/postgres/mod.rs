@@ -39,6 +39,7 @@ mod recount;
 mod refusal;
 mod replay;
 mod replicas;
+mod rewind;
 mod rollups;
 mod sealed;
 mod shared;
@@ -57,7 +58,6 @@ mod audit;
 mod plans;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -115,20 +115,26 @@ impl Store for PostgresStore {
 
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
         let space = self.shared.space;
-        Ok(self
-            .pool
-            .transact(move |conn| {
-                Box::pin(async move { configuration::change(conn, space, &change, now).await })
-            })
-            .await?)
+        let changing =
+            self.pool.transact(move |conn| Box::pin(configuration::change(conn, space, change, now)));
+        let changed = changing.await?;
+        self.shared.seen.version(changed.version);
+        Ok(changed)
     }
 
     async fn configuration(&self, since: Version) -> Result<Configuration> {
-        Ok(configuration::load(&self.pool, since).await?)
+        let known = self.shared.seen.known();
+        let loaded = configuration::load(&self.pool, since).await?;
+        self.shared.seen.loaded(known, loaded.version);
+        Ok(loaded)
     }
 
     async fn version(&self) -> Result<Version> {
         Ok(configuration::version(&*self.pool.lend().await?).await?)
+    }
+
+    async fn descends_from(&self, version: Version) -> Result<bool> {
+        Ok(configuration::descends_from(&*self.pool.lend().await?, version).await?)
     }
 
     async fn sealed(&self) -> Result<Vec<SealedRow>> {
@@ -339,7 +345,9 @@ impl Store for PostgresStore {
     }
 
     async fn newest(&self) -> Result<Seq> {
-        Ok(events::newest(&*self.pool.lend().await?, self.shared.space).await?)
+        let newest = events::newest(&*self.pool.lend().await?, self.shared.space).await?;
+        self.shared.seen.block(newest >> open::BLOCK_BITS);
+        Ok(newest)
     }
 
     async fn events_after(
@@ -349,7 +357,10 @@ impl Store for PostgresStore {
         limit: usize,
         bytes: usize,
     ) -> Result<Stretch> {
-        Ok(events::after(&*self.pool.lend().await?, self.shared.space, project, after, limit, bytes).await?)
+        let (conn, space) = (self.pool.lend().await?, self.shared.space);
+        let stretch = events::after(&conn, space, project, after, limit, bytes).await?;
+        self.shared.seen.block(stretch.events.last().map_or(0, |event| event.seq >> open::BLOCK_BITS));
+        Ok(stretch)
     }
 
     async fn event(&self, project: ProjectNo, id: String) -> Result<Vec<EventRow>> {
@@ -417,7 +428,7 @@ impl Store for PostgresStore {
 
     #[cfg(feature = "conformance")]
     fn limit_windows(&self, of_a_project: usize) {
-        self.shared.windows_max.store(of_a_project, Ordering::Relaxed);
+        self.shared.windows_max.store(of_a_project, std::sync::atomic::Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {
@@ -429,7 +440,7 @@ impl Store for PostgresStore {
         // given up; one that is being opened is not.
         let mut pulse = self.pulse.lock().await;
         let conn = pulse.take(&self.shared.target).await?;
-        let beat = replicas::beat(&conn, self.shared.incarnation(), load).await?;
+        let beat = replicas::beat(&conn, self.shared.incarnation(), load, &self.shared.seen).await?;
         pulse.keep(conn);
         Ok(beat)
     }
@@ -445,13 +456,11 @@ impl Store for PostgresStore {
     }
 
     async fn join(&self, now: Timestamp) -> Result<Incarnation> {
-        let name = self.shared.name.clone();
-        let joining =
-            self.pool.transact(move |conn| Box::pin(async move { replicas::join(conn, &name, now).await }));
-        let incarnation = joining.await?;
-        self.writer.lock().await.begin_anew(incarnation);
-        self.shared.incarnation.store(incarnation, Ordering::Relaxed);
-        Ok(incarnation)
+        rewind::join(self, now).await
+    }
+
+    fn rewinds(&self) -> u64 {
+        self.shared.seen.times()
     }
 
     async fn leave(&self, now: Timestamp) -> Result<()> {

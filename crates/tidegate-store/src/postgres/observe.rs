@@ -14,6 +14,7 @@ use tidegate_core::time::Timestamp;
 use super::connect::root_cause;
 use super::db::{Asked, Conn, Fault};
 use super::{PostgresStore, events, postings, replicas, rollups, states};
+use crate::rewind::Known;
 use crate::sabotage::{self, Line};
 use crate::{Advance, Error, Flush, Mark, Result, Slice};
 
@@ -79,12 +80,12 @@ pub(super) async fn slice(
 
 /// Writes a flush; whole again, when somebody stood in its way.
 pub(super) async fn flush(store: &PostgresStore, flush: Arc<Flush>, now: Timestamp) -> Result<()> {
-    let mut tries = 1;
+    let (mut tries, known) = (1, store.shared.seen.known());
     loop {
         let again = Arc::clone(&flush);
         let work = store.pool.transact(move |conn| {
             Box::pin(async move {
-                observe(conn, &again, now).await?;
+                observe(conn, &again, known, now).await?;
                 replicas::stamp(conn, now).await
             })
         });
@@ -133,9 +134,9 @@ async fn last_drawn(conn: &Conn) -> Asked<Seq> {
     Ok(conn.only("SELECT ((last_value + 1) << 20) - 1 FROM numbers", &[]).await?.get(0))
 }
 
-async fn observe(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<()> {
+async fn observe(conn: &Conn, flush: &Flush, known: Known, now: Timestamp) -> Asked<()> {
     lock_metrics(conn, &flush.delta).await?;
-    if !advance(conn, flush, now).await? {
+    if !advance(conn, flush, known, now).await? {
         return Err(Error::Conflict("these events have been observed by somebody else".to_owned()).into());
     }
     write(conn, &flush.delta).await
@@ -158,15 +159,17 @@ pub(super) async fn lock_metrics(conn: &Conn, delta: &Delta) -> Asked<()> {
     Ok(())
 }
 
-/// Whether the mark was where it should be.
-async fn advance(conn: &Conn, flush: &Flush, now: Timestamp) -> Asked<bool> {
+/// Whether the mark was where it should be, and the events are still there that this life wrote.
+async fn advance(conn: &Conn, flush: &Flush, known: Known, now: Timestamp) -> Asked<bool> {
     if sabotage::is(Line::Watermark) {
         return Ok(true);
     }
     let moved = match flush.advance {
         Advance::Mark { of, after, through, at } => {
-            let sql = "UPDATE marks SET seq = $3, at = greatest(at, $4) WHERE incarnation = $1 AND seq = $2";
-            conn.execute(sql, &[&of, &after, &through, &at.as_ms()]).await?
+            let sql = "UPDATE marks SET seq = $3, at = greatest(at, $4) WHERE incarnation = $1 AND seq = $2
+                AND NOT EXISTS (SELECT 1 FROM replicas r WHERE r.incarnation = $1 AND r.written < $5)";
+            let written = if of == known.life { known.written } else { 0 };
+            conn.execute(sql, &[&of, &after, &through, &at.as_ms(), &written]).await?
         }
         Advance::Backfill { no, after, through, looked, is_last } => {
             let sql = "UPDATE backfills SET after = $3, looked = looked + $4, finished_at = $5

@@ -15,6 +15,7 @@ use super::connect::{Target, failed, root_cause};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
 use crate::coordination::timer::pause;
+use crate::rewind::Seen;
 use crate::schema::{Migration, Recorded, by_count, migrations, missing};
 use crate::{Error, Result};
 
@@ -99,8 +100,10 @@ impl PostgresStore {
             name: terms.name,
             salt: row.get(0),
             latest: believable(Timestamp::from_ms(row.get(1)), now),
+            seen: Seen::default(),
             windows_max: AtomicUsize::new(WINDOWS_PER_PROJECT_MAX),
         });
+        shared.seen.begin(incarnation);
         let writer = Writer::new(Arc::clone(&shared), incarnation);
         Ok(Self { pool, writer: Arc::new(Mutex::new(writer)), shared, pulse: Mutex::default() })
     }
@@ -320,7 +323,7 @@ pub(super) async fn enter_period(pool: &Arc<Pool>, shared: &Shared, period: i64)
 }
 
 /// One at a time: whoever looked before another has set it would turn it back.
-async fn draw_from(conn: &Conn, space: i32, first_block: i64) -> Asked<()> {
+pub(super) async fn draw_from(conn: &Conn, space: i32, first_block: i64) -> Asked<()> {
     conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &PERIODS]).await?;
     conn.execute("SELECT setval('numbers', $1) FROM numbers WHERE last_value < $1", &[&first_block]).await?;
     Ok(())

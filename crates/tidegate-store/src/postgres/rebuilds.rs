@@ -117,10 +117,9 @@ pub(super) async fn finish(
     let Some(delta) = slice.is_end.then(|| last(&slice)).flatten() else { return Ok(false) };
     observe::lock_metrics(conn, &delta).await?;
     observe::write(conn, &delta).await?;
-    let version = configuration::version(conn).await? + 1;
+    let version = configuration::after(conn, configuration::version(conn).await?).await?;
     if switch(conn, &of, version, now).await? {
-        let sql = "UPDATE installation SET version = $1, at = greatest(at, $2)";
-        conn.execute(sql, &[&version, &now.as_ms()]).await?;
+        configuration::set_version(conn, version, now).await?;
     }
     let looked = i64::try_from(slice.events.len()).unwrap_or(i64::MAX);
     let finish = "UPDATE backfills SET after = $2, looked = looked + $3, finished_at = $4 WHERE no = $1";

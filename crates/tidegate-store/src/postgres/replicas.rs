@@ -10,6 +10,7 @@ use super::connect::FSYNC_OFF;
 use super::db::{Asked, Conn};
 use super::{BEAT_TTL, held, lanes, windows};
 use crate::observe::{read_switches, written_switches};
+use crate::rewind::{Found, Seen};
 use crate::{Beat, Error, Load, Replica, TakenOver};
 
 /// The database's clock, in milliseconds.
@@ -21,9 +22,13 @@ pub(super) async fn now(conn: &Conn) -> Asked<Timestamp> {
     Ok(Timestamp::from_ms(row.get(0)))
 }
 
+/// Drawn by chance, not from a sequence: in a database that goes back in time that would give two living processes one
+/// life. Few enough bits that JSON shows it exactly.
+const DRAW_LIFE: &str = "SELECT 1 + ('x' || right(gen_random_uuid()::text, 12))::bit(48)::bigint";
+
 /// Gives this process a new life.
 pub(super) async fn join(conn: &Conn, name: &str, now: Timestamp) -> Asked<Incarnation> {
-    let incarnation: Incarnation = conn.only("SELECT nextval('incarnations')", &[]).await?.get(0);
+    let incarnation: Incarnation = conn.only(DRAW_LIFE, &[]).await?.get(0);
     conn.execute("INSERT INTO replicas (incarnation, held) VALUES ($1, '{}')", &[&incarnation]).await?;
     let mark = "INSERT INTO marks SELECT $1, (last_value << 20) - 1, $2 FROM numbers";
     conn.execute(mark, &[&incarnation, &now.as_ms()]).await?;
@@ -71,12 +76,14 @@ async fn say(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<()> {
 }
 
 /// Says that this process lives, and hears who else does.
-pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> Asked<Beat> {
+pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load, seen: &Seen) -> Asked<Beat> {
+    let known = seen.known();
     say(conn, incarnation, load).await?;
     let sql = format!(
         "SELECT incarnation, name, began_at, b.at, in_flight, queued, {NOW_MS}, streams, version, obeys, wall,
-            current_setting('fsync'), switches, coalesce(written, 0), divides, busy, coalesce(leaving, false)
-         FROM beats b LEFT JOIN replicas USING (incarnation), installation ORDER BY incarnation"
+            current_setting('fsync'), switches, coalesce(written, 0), divides, busy, coalesce(leaving, false),
+            last_value
+         FROM beats b LEFT JOIN replicas USING (incarnation), installation, numbers ORDER BY began_at, incarnation"
     );
     let rows = conn.rows(&sql, &[]).await?;
     let mut beat = Beat {
@@ -87,10 +94,17 @@ pub(super) async fn beat(conn: &Conn, incarnation: Incarnation, load: Load) -> A
         version: None,
         weakness: None,
     };
+    for row in &rows {
+        let is_own = row.get::<_, Incarnation>(0) == known.life && known.life == incarnation;
+        let written = is_own.then(|| row.get(13));
+        let found = Found { written, version: row.get(8), block: row.get(17) };
+        seen.compare(known, found)?;
+    }
     for row in rows {
         let (at, now) = (Timestamp::from_ms(row.get(3)), Timestamp::from_ms(row.get(6)));
         beat.now = Some(now);
         beat.version = Some(row.get(8));
+        seen.version(row.get(8));
         beat.weakness = (row.get::<_, &str>(11) == "off").then_some(FSYNC_OFF);
         // One that lies ahead is from before the database's clock went back, and has not been renewed since.
         if now.since(at) > BEAT_TTL || at.since(now) > BEAT_TTL {

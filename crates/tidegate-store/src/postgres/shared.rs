@@ -10,6 +10,7 @@ use super::db::{Conn, Work};
 use super::terms::Periods;
 use super::{PostgresStore, replicas};
 use crate::Result;
+use crate::rewind::Seen;
 
 /// What every part of the store knows.
 pub(super) struct Shared {
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) salt: Vec<u8>,
     pub(super) latest: Timestamp,
+    /// What was there when this process looked.
+    pub(super) seen: Seen,
     /// How many windows of a project can be joined.
     pub(super) windows_max: AtomicUsize,
 }

@@ -75,6 +75,8 @@ pub(super) struct Context<'a> {
     pub(super) blocks: Vec<i64>,
     /// More of those, which this group has made.
     pub(super) born: BTreeSet<DeliveryNo>,
+    /// The first number of the last block that was drawn for events.
+    pub(super) block: i64,
     lanes_met: Lanes,
     /// The first number of a block that nobody has used.
     drawn: Option<i64>,
@@ -108,6 +110,7 @@ impl<'a> Context<'a> {
             may_end: false,
             blocks: Vec::new(),
             born: BTreeSet::new(),
+            block: 0,
             lanes_met: Lanes::new(),
             drawn: None,
         }
@@ -115,10 +118,11 @@ impl<'a> Context<'a> {
 
     /// The first number of a new block.
     pub(super) async fn draw(&mut self) -> Asked<i64> {
-        match self.drawn.take() {
-            Some(block) => Ok(block),
-            None => Ok(self.conn.only(DRAW, &[]).await?.get(0)),
-        }
+        self.block = match self.drawn.take() {
+            Some(block) => block,
+            None => self.conn.only(DRAW, &[]).await?.get(0),
+        };
+        Ok(self.block)
     }
 
     /// Whether no other delivery of this group came to this lane before.
@@ -261,6 +265,7 @@ async fn write_at_once(context: &mut Context<'_>, columns: &Columns<'_>, session
         }
         None => context.out.stale += (context.group.results.len() as u64).saturating_sub(done.delivered),
     }
+    context.block = done.block;
     columns.hand_over(context, done.made, done.block);
     let unlaned = context.out.jobs.iter().filter(|job| job.lane.is_none());
     context.born = unlaned.map(|job| job.delivery).collect();

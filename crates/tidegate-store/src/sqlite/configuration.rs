@@ -367,6 +367,8 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
         .query_row("SELECT value FROM meta WHERE name = 'version'", [], |row| row.get(0))
         .optional()?
         .unwrap_or(0);
+    let is_whole = since == 0 || since > version && since != Version::MAX;
+    let since = if is_whole { 0 } else { since };
     let projects = conn
         .prepare_cached(
             "SELECT no, id, catalog, created_at FROM projects WHERE deleted_at IS NULL ORDER BY no",
@@ -392,7 +394,7 @@ pub(super) fn load(conn: &Connection, since: Version) -> rusqlite::Result<Config
     former_conditions(conn, since)?.tell(&mut subscribers);
     let types = catalog::load(conn, since)?;
     let gates = gates::load(conn, since)?;
-    Ok(Configuration { version, projects, keys, subscribers, types, gates })
+    Ok(Configuration { version, is_whole, projects, keys, subscribers, types, gates })
 }
 
 /// Few subscribers ever had one, so few definitions are looked at closely.

@@ -11,6 +11,7 @@ mod late;
 mod limits;
 mod midnight;
 mod repeats;
+mod rewind;
 #[path = "../harness/schema.rs"]
 mod schema;
 mod silent;
@@ -32,8 +33,8 @@ use tidegate_store::conformance::finished;
 use tidegate_store::postgres::connect::{Session, Target};
 use tidegate_store::postgres::{Periods, PostgresStore, Terms};
 use tidegate_store::{
-    Admission, Change, Committed, Error, Group, Load, NewSubscriber, Refill, Room, RoutedUnit, Store,
-    Submission, UnitStatus,
+    Admission, Beat, Change, Committed, Configuration, Error, Group, Load, NewSubscriber, Refill, Room,
+    RoutedUnit, Store, Submission, UnitStatus,
 };
 use tokio_postgres::Client;
 
@@ -230,7 +231,10 @@ async fn what_the_dead_held_is_taken_over_and_they_can_not_change_it() {
 async fn what_a_process_says_about_limits_reaches_the_others() {
     let schema = Schema::new();
     let (one, two) = (schema.open(schema.url(), NOW).await, schema.open(schema.url(), NOW).await);
-    let heard = async || two.beat(Load::default()).await.unwrap().replicas[0].load.stance.clone();
+    let of_one = |beat: Beat| {
+        beat.replicas.into_iter().find(|replica| replica.incarnation == one.incarnation()).unwrap()
+    };
+    let heard = async || of_one(two.beat(Load::default()).await.unwrap()).load.stance;
     assert_eq!(heard().await, Some(Stance::default()), "it has just come");
     let busy = Some(vec![3, 1 << 40]);
     for said in
@@ -238,7 +242,7 @@ async fn what_a_process_says_about_limits_reaches_the_others() {
     {
         let load = Load { obeys: 5, stance: Some(said.clone()), ..Load::default() };
         let own = one.beat(load).await.unwrap();
-        assert_eq!(own.replicas[0].fellow().obeys, 5);
+        assert_eq!(of_one(own).fellow().obeys, 5);
         assert_eq!(heard().await, Some(said));
     }
     // A version that does not know the columns.
