@@ -189,6 +189,8 @@ pub(crate) struct FoldSent {
     pub(crate) t: i64,
     pub(crate) now: i64,
     pub(crate) subscriber: SubscriberNo,
+    /// Its `webhook-id`.
+    pub(crate) id: String,
     pub(crate) delivery: DeliveryNo,
     pub(crate) is_replay: bool,
     /// The receiver asked everybody to wait, from then until then, in the product's time.
@@ -256,6 +258,7 @@ impl Receivers {
             t: self.life.t(),
             now: self.life.clock.now().as_ms(),
             subscriber,
+            id: webhook_id,
             delivery,
             closes: None,
             is_replay: outbound.headers.contains_key("tidegate-replay"),

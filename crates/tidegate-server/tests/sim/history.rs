@@ -133,6 +133,8 @@ pub(crate) struct Sent {
     pub(crate) now: i64,
     pub(crate) life: usize,
     pub(crate) subscriber: SubscriberNo,
+    /// Its `webhook-id`.
+    pub(crate) id: String,
     pub(crate) delivery: DeliveryNo,
     pub(crate) event: EventKey,
     pub(crate) lane: Option<String>,

@@ -126,6 +126,10 @@ const RARE_PATHS: [&str; 60] = [
     "two folds under way",
 ];
 
+/// What a campaign of stores that go back in time must have seen.
+const RARE_PATHS_REWOUND: [&str; 2] =
+    ["a process that noticed what was lost", "an acknowledged event that was lost"];
+
 /// What a campaign of processes that share a store must have seen.
 const RARE_PATHS_SHARED: [&str; 24] = [
     "a backfill done",
@@ -205,6 +209,12 @@ fn run_shared(seed: u64) -> Outcome {
 
 fn run_joining(seed: u64) -> Outcome {
     let mut crowd = Crowd::joining(seed).expect("a store can be made");
+    let history = crowd.history.clone();
+    judge(seed, &history, || crowd.run())
+}
+
+fn run_rewound(seed: u64) -> Outcome {
+    let mut crowd = Crowd::rewound(seed).expect("a store can be made");
     let history = crowd.history.clone();
     judge(seed, &history, || crowd.run())
 }
@@ -332,6 +342,19 @@ fn a_hung_receiver_stops_nobody_else_while_processes_come_and_go() {
 }
 
 #[test]
+fn what_a_store_lost_is_never_taken_for_what_came_after() {
+    let count = setting("TIDEGATE_SIM_SHARED", SHARED_DEFAULT);
+    campaign(&Kind {
+        run: run_rewound,
+        kept: "",
+        seeds: (count, setting("TIDEGATE_SIM_FROM", 0)),
+        rare_paths: RARE_PATHS_REWOUND.to_vec(),
+        campaign: SHARED_DEFAULT,
+        option: "--seeds 0 --shared 1",
+    });
+}
+
+#[test]
 fn one_seed_gives_one_history() {
     for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
         repeats(run, seed);
@@ -339,6 +362,7 @@ fn one_seed_gives_one_history() {
     repeats(run_shared, 1);
     repeats(run_shared, 2);
     repeats(run_joining, 1);
+    repeats(run_rewound, 1);
 }
 
 fn repeats(run: fn(u64) -> Outcome, seed: u64) {

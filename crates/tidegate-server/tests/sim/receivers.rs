@@ -188,6 +188,7 @@ impl Receivers {
             now: self.life.clock.now().as_ms(),
             life: self.life.no(),
             subscriber,
+            id: webhook_id,
             delivery,
             event: key,
             lane,

@@ -87,6 +87,9 @@ impl Store for FaultyStore {
 
     async fn change(&self, change: Change, now: Timestamp) -> Result<Changed> {
         self.enter().await?;
+        if let Some(membership) = &self.membership {
+            membership.step_over().await?;
+        }
         let result = self.inner.change(change.clone(), now).await;
         if let Ok(changed) = &result {
             self.note_change(&change, *changed);
@@ -98,7 +101,10 @@ impl Store for FaultyStore {
 
     async fn configuration(&self, since: Version) -> Result<Configuration> {
         self.enter().await?;
-        let result = self.inner.configuration(since).await;
+        let result = match &self.membership {
+            Some(membership) => membership.configuration(since).await,
+            None => self.inner.configuration(since).await,
+        };
         self.break_down();
         self.exit().await;
         result
@@ -173,23 +179,7 @@ impl Store for FaultyStore {
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
         self.enter().await?;
-        // Before it is replayed: afterwards it may be removed at any moment.
-        let filter = EventFilter { limit: 10_000, ..Default::default() };
-        let events = self.inner.events(replay.project, filter).await?.items;
-        let event = events.iter().find(|event| event.seq == replay.event);
-        let result = self.inner.replay(replay.clone(), now).await;
-        if let Ok(made) = &result {
-            // It was removed before: nobody gets it.
-            let Some(event) = event else { return result };
-            let key = (replay.project, event.source.clone(), event.id.clone());
-            let t = self.life.t();
-            let mut history = self.history.lock();
-            history.line(t, format_args!("{} is replayed as {made:?}", event.id));
-            history.reach("a replay of one event");
-            for route in replay.routes.iter().filter(|route| route.fold.is_none()) {
-                *history.replays.entry((route.subscriber, key.clone())).or_default() += 1;
-            }
-        }
+        let result = self.replay_noted(replay, now).await;
         self.exit().await;
         result
     }
@@ -210,6 +200,11 @@ impl Store for FaultyStore {
     // Where nothing is counted these two are all that is asked, and chance has no part in them.
     async fn version(&self) -> Result<Version> {
         self.inner.version().await
+    }
+
+    async fn descends_from(&self, version: Version) -> Result<bool> {
+        let is_lost = self.membership.as_ref().is_some_and(|membership| membership.is_lost(version));
+        Ok(!is_lost && version <= self.inner.version().await?)
     }
 
     async fn type_versions(&self, since: Version) -> Result<Vec<TypeVersion>> {
@@ -479,6 +474,10 @@ impl Store for FaultyStore {
     async fn join(&self, now: Timestamp) -> Result<Incarnation> {
         self.enter().await?;
         self.member().join(now).await
+    }
+
+    fn rewinds(&self) -> u64 {
+        self.membership.as_ref().map_or(0, Membership::rewinds)
     }
 
     async fn leave(&self, now: Timestamp) -> Result<()> {

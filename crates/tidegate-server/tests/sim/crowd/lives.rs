@@ -22,11 +22,13 @@ use tidegate_core::lease::{BEAT_TIMEOUT, BEAT_TTL, LEASE_MARGIN};
 use tidegate_core::schedule::Stance;
 use tidegate_core::time::Timestamp;
 use tidegate_store::decided::{Holders, newest, read_back};
+use tidegate_store::rewind::Found;
 use tidegate_store::sqlite::SqliteStore;
 use tidegate_store::{Beat, Committed, Error, Group, Load, Replica, Result, Store, TakenOver, UnitStatus};
 
 use super::super::history::{Ended, EventKey, Histories};
 use super::super::life::Life;
+use super::rewinds::{Memory, Past, groups};
 
 /// Whoever has beaten later than this still acts, and nobody declares it dead: but for a jump of the clock that is no longer than
 /// what a slow beat takes, which can not be told from one.
@@ -39,21 +41,24 @@ const UNDER_WAY_MS: i64 = 2_000;
 /// For how many a group counts: a plan writes few, and its processes shall find each other busy all the same.
 const GROUPS_FOR_ONE: u64 = 50;
 
+/// Who lives, and when each has beaten last, in true time.
+pub(super) type Living = BTreeMap<Incarnation, (Replica, i64)>;
+
 /// Who shares the store.
 pub(crate) struct Lives {
     pub(crate) store: Arc<SqliteStore>,
-    history: Histories,
-    /// And when each has beaten last, in true time.
-    living: Mutex<BTreeMap<Incarnation, (Replica, i64)>>,
+    pub(super) history: Histories,
+    pub(super) living: Mutex<Living>,
     /// True time when it was last known.
     t: AtomicI64,
     /// What the store's clock shows at the beginning of true time.
     zero_ms: AtomicI64,
-    latest_ms: AtomicI64,
+    pub(super) latest_ms: AtomicI64,
     /// The ids of all events.
-    kept: Mutex<Holders<EventKey>>,
+    pub(super) kept: Mutex<Holders<EventKey>>,
     /// From when until when it might lose what it is given.
     weakness: Option<(i64, i64)>,
+    pub(super) past: Past,
 }
 
 impl Lives {
@@ -72,6 +77,7 @@ impl Lives {
             latest_ms: AtomicI64::new(zero_ms),
             kept: Mutex::default(),
             weakness,
+            past: Past::default(),
         })
     }
 
@@ -95,7 +101,7 @@ impl Lives {
         self.latest_ms.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Incarnation, (Replica, i64)>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Living> {
         self.living.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,18 +172,20 @@ impl Lives {
 
 /// How one process takes part.
 pub(crate) struct Membership {
-    lives: Arc<Lives>,
+    pub(super) lives: Arc<Lives>,
     life: Arc<Life>,
     incarnation: AtomicI64,
     /// Since when it knows that the store might lose what it is given; 0 while it does not.
     warned_at: AtomicI64,
+    pub(super) memory: Memory,
 }
 
 impl Membership {
     /// Begins the first life of a process.
     pub(crate) async fn new(lives: &Arc<Lives>, life: &Arc<Life>, now: Timestamp) -> Result<Self> {
         let (lives, life, incarnation) = (Arc::clone(lives), Arc::clone(life), AtomicI64::new(0));
-        let new = Self { lives, life, incarnation, warned_at: AtomicI64::new(0) };
+        let memory = Memory::default();
+        let new = Self { lives, life, incarnation, warned_at: AtomicI64::new(0), memory };
         new.join(now).await?;
         Ok(new)
     }
@@ -196,6 +204,7 @@ impl Membership {
             self.lives.history.lock().reach("a group of a dead life refused");
             return Err(Error::Fenced);
         }
+        self.resume(life)?;
         let (warned_at, t) = (self.warned_at.load(Ordering::Relaxed), self.life.t());
         if warned_at > 0 && t - warned_at > UNDER_WAY_MS && !group.submissions.is_empty() {
             let text = format!(
@@ -208,6 +217,7 @@ impl Membership {
         self.lives.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
         if let Some((own, _)) = self.lives.lock().get_mut(&life) {
             own.groups += GROUPS_FOR_ONE;
+            self.memory.seen.group(life, groups(own), 0);
         }
         Ok(committed)
     }
@@ -218,6 +228,7 @@ impl Membership {
         let weakness = self.weakness();
         let mut living = self.lives.lock();
         let (own, beaten) = living.get_mut(&incarnation).ok_or(Error::Fenced)?;
+        self.compare(Found { written: Some(groups(own)), version: Some(version), block: None })?;
         (own.at, own.load, *beaten) = (now, load, self.life.t());
         let is_due =
             |replica: &&Replica| now.since(replica.at) > BEAT_TTL || replica.at.since(now) > BEAT_TTL;
@@ -271,7 +282,9 @@ impl Membership {
     }
 
     pub(crate) async fn join(&self, now: Timestamp) -> Result<Incarnation> {
+        self.move_on().await?;
         let incarnation = self.lives.store.begin_life().await?;
+        self.memory.seen.begin(incarnation);
         let no = usize::try_from(incarnation).expect("lives are few");
         let before = self.incarnation.swap(incarnation, Ordering::Relaxed);
         let (at, name) = (Timestamp::from_ms(self.lives.now_ms()), String::new());

@@ -12,6 +12,7 @@ mod joining;
 mod lives;
 mod plan;
 mod process;
+mod rewinds;
 mod wire;
 
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use lives::Lives;
 pub(crate) use lives::Membership;
 use plan::Trouble;
 use process::Process;
+use rewinds::{FIRST_NONCE, Rewinds};
 pub(crate) use wire::ROUND_TRIP_MS;
 
 /// How long a process runs before it is another one's turn: as far as their clocks, and what they see of each other, lie apart.
@@ -59,6 +61,8 @@ pub(crate) struct Crowd {
     troubles: Vec<(i64, Trouble)>,
     /// A receiver hangs meanwhile.
     joining: Option<Joining>,
+    /// The store goes back in time.
+    rewinds: Option<Rewinds>,
 }
 
 /// A place for a process.
@@ -87,6 +91,14 @@ impl Crowd {
         Ok(crowd)
     }
 
+    /// One in which the store goes back in time.
+    pub(crate) fn rewound(seed: u64) -> anyhow::Result<Self> {
+        let mut crowd =
+            Self::with(rewinds::plan(seed), rewinds::troubles(seed), &rewinds::starts(seed), None)?;
+        crowd.rewinds = Some(Rewinds::default());
+        Ok(crowd)
+    }
+
     fn with(
         plan: Plan,
         troubles: Vec<(i64, Trouble)>,
@@ -97,7 +109,7 @@ impl Crowd {
         let (dir, history) = (fresh_dir(seed), Histories::default());
         history.lock().apart_ms = CLOCKS_APART_MS;
         let now = Timestamp::from_ms(START_MS);
-        let store = SqliteStore::open(&dir, &seed.to_le_bytes(), 1, now, Calls::Inline)?;
+        let store = SqliteStore::open(&dir, &seed.to_le_bytes(), FIRST_NONCE, now, Calls::Inline)?;
         let lives = Lives::new(store, history.clone(), START_MS, weakness);
         let clock = Arc::clone(&lives);
         Ok(Self {
@@ -112,6 +124,7 @@ impl Crowd {
             jumps: Vec::new(),
             troubles,
             joining: None,
+            rewinds: None,
         })
     }
 
@@ -179,6 +192,9 @@ impl Crowd {
             history.moves.push(ms);
             return history.reach(if ms > 0 { "a clock jump forward" } else { "a clock jump back" });
         }
+        if let Some(rewinds) = &mut self.rewinds {
+            rewinds.befall(trouble, t, &self.lives, &self.dir);
+        }
         let (Trouble::Die { seat, .. }
         | Trouble::Leave { seat, .. }
         | Trouble::Sleep { seat, .. }
@@ -199,7 +215,7 @@ impl Crowd {
             }
             Trouble::Sleep { ms, .. } => process.sleep(t + ms),
             Trouble::Cut { ms, .. } => process.cut(t + ms),
-            Trouble::Jump { .. } => {}
+            Trouble::Jump { .. } | Trouble::Keep | Trouble::GoBack { .. } => {}
         }
     }
 
@@ -270,6 +286,9 @@ impl Crowd {
         let Some(process) = self.somebody() else {
             return self.history.lock().violation("nobody is left".to_owned());
         };
+        if let Some(rewinds) = &self.rewinds {
+            return process.block_on(rewinds.check(&self.lives, &self.plan));
+        }
         process.check();
         if let Some(joining) = &self.joining {
             joining.check(&mut self.history.lock());

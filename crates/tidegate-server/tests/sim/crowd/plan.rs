@@ -17,6 +17,10 @@ pub(crate) enum Trouble {
     Cut { seat: usize, ms: i64 },
     /// The store's clock jumps.
     Jump { ms: i64 },
+    /// A standby has everything up to here, and falls behind.
+    Keep,
+    /// It takes the place of the store, which is away for a moment: what came since is lost.
+    GoBack { away_ms: i64 },
 }
 
 /// How many processes there are.

@@ -90,6 +90,28 @@ impl FaultyStore {
         self.check_spinning(&mut history, t);
     }
 
+    /// Replays an event, and notes for whom.
+    pub(super) async fn replay_noted(&self, replay: Replay, now: Timestamp) -> Result<Vec<DeliveryKey>> {
+        // Before it is replayed: afterwards it may be removed at any moment.
+        let filter = EventFilter { limit: 10_000, ..Default::default() };
+        let events = self.inner.events(replay.project, filter).await?.items;
+        let event = events.iter().find(|event| event.seq == replay.event);
+        let result = self.inner.replay(replay.clone(), now).await;
+        if let Ok(made) = &result {
+            // It was removed before: nobody gets it.
+            let Some(event) = event else { return result };
+            let key = (replay.project, event.source.clone(), event.id.clone());
+            let t = self.life.t();
+            let mut history = self.history.lock();
+            history.line(t, format_args!("{} is replayed as {made:?}", event.id));
+            history.reach("a replay of one event");
+            for route in replay.routes.iter().filter(|route| route.fold.is_none()) {
+                *history.replays.entry((route.subscriber, key.clone())).or_default() += 1;
+            }
+        }
+        result
+    }
+
     pub(super) fn note_sweep(&self, swept: &Swept, now: Timestamp) {
         let (t, mut history) = (self.life.t(), self.history.lock());
         far::check_sweep(&mut history, t, now);
