@@ -18,6 +18,8 @@ use crate::{cargo, http, services};
 
 /// The admin key of every throw-away server.
 pub(crate) const ADMIN_KEY: &str = "tgk_throwaway0000000000000000000000000000";
+/// The project that everything is in unless another is named.
+pub(crate) const PROJECT: &str = "default";
 /// Starting includes recovery after a crash.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// A graceful stop waits for requests under way, whose deadline is 30 s.
@@ -191,7 +193,12 @@ impl Server {
 
     /// Calls the API with the admin key and demands success.
     pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
-        let answer = self.ask(method, path, body)?;
+        self.api_in(PROJECT, method, path, body)
+    }
+
+    /// The same for a project.
+    pub(crate) fn api_in(&self, project: &str, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.ask_in(project, method, path, body)?;
         if answer.is_empty() {
             return Ok(Value::Null);
         }
@@ -199,9 +206,13 @@ impl Server {
         serde_json::from_slice(&answer).with_context(|| format!("{method} {path} answered {text}"))
     }
 
-    /// The same, with the answer as it came.
+    /// Calls the API like [`Self::api`], with the answer as it came.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Vec<u8>> {
-        let response = self.send(method, path, body)?;
+        self.ask_in(PROJECT, method, path, body)
+    }
+
+    fn ask_in(&self, project: &str, method: &str, path: &str, body: &Value) -> Result<Vec<u8>> {
+        let response = self.call(project, method, path, body)?;
         let text = String::from_utf8_lossy(&response.body);
         ensure!((200..300).contains(&response.status), "{method} {path}: {} {text}", response.status);
         Ok(response.body)
@@ -217,11 +228,22 @@ impl Server {
 
     /// Creates a subscriber that delivers everything to `url`, with more fields from `rest`.
     pub(crate) fn subscribe(&self, name: &str, url: &str, rest: &Value) -> Result<Subscriber> {
+        self.subscribe_in(PROJECT, name, url, rest)
+    }
+
+    /// The same for a project.
+    pub(crate) fn subscribe_in(
+        &self,
+        project: &str,
+        name: &str,
+        url: &str,
+        rest: &Value,
+    ) -> Result<Subscriber> {
         let mut body = json!({"name": name, "destination": {"kind": "webhook", "url": url}});
         if let (Some(body), Some(rest)) = (body.as_object_mut(), rest.as_object()) {
             body.extend(rest.clone());
         }
-        let answer = self.api("POST", "/v1/subscribers", &body)?;
+        let answer = self.api_in(project, "POST", "/v1/subscribers", &body)?;
         let text = |field: &str| answer[field].as_str().map(str::to_owned);
         Ok(Subscriber {
             id: text("id").context("a new subscriber has no id")?,
@@ -242,12 +264,27 @@ impl Server {
         self.api("POST", &format!("/v1/subscribers/{id}/rotate-secret"), &Value::Null).map(drop)
     }
 
-    fn send(&self, method: &str, path: &str, body: &Value) -> Result<http::Response> {
+    /// Calls the API for a project; every answer will do.
+    pub(crate) fn call(
+        &self,
+        project: &str,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> Result<http::Response> {
         let authorization = format!("Bearer {ADMIN_KEY}");
-        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        let headers = [
+            ("authorization", authorization.as_str()),
+            ("content-type", "application/json"),
+            ("x-tidegate-project", project),
+        ];
         let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
         http::request(self.address, method, path, &headers, &bytes)
             .with_context(|| format!("{method} {path} got no answer"))
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> Result<http::Response> {
+        self.call(PROJECT, method, path, body)
     }
 
     /// Whether it accepts events.

@@ -4,16 +4,19 @@
 //! nothing, drip an answer byte by byte, hang up, or never end their answer. When they are told to be good again they
 //! drop the connections on which they were bad, so that nothing of one phase reaches into the next.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::checker::api::{self, Asked, SOURCE};
+use super::checker::{self, Arrival, Event, History, Journal, Promise};
 use crate::bench::wire;
 use crate::clock::{self, Stopwatch};
 
@@ -55,12 +58,11 @@ impl Member {
     }
 }
 
-/// When each event was sent, and when it came to whom.
+/// When each event was sent, and what came to whom.
 #[derive(Default)]
 struct Notes {
     sent: Vec<Duration>,
-    /// Receiver, event, time on the way.
-    arrivals: Vec<(usize, usize, Duration)>,
+    journal: Journal,
 }
 
 /// All receivers and what they noted.
@@ -89,13 +91,14 @@ impl Crowd {
         Ok((crowd, members))
     }
 
-    /// Gives the next event its number; it counts as sent now.
-    pub(super) fn number(&self) -> usize {
+    /// The next event; it counts as sent now.
+    pub(super) fn event(&self) -> Value {
         let now = self.watch.elapsed();
-        self.with(|notes| {
+        let seq = self.with(|notes| {
             notes.sent.push(now);
             notes.sent.len() - 1
-        })
+        });
+        json!({"id": event(seq).to_string(), "source": SOURCE, "type": "chaos.tick", "data": {}})
     }
 
     /// How many events were sent.
@@ -103,20 +106,46 @@ impl Crowd {
         self.with(|notes| notes.sent.len())
     }
 
+    /// How many requests came to a receiver that gave them no answer.
+    pub(super) fn unanswered(&self, receiver: usize) -> u64 {
+        let is_it = |arrival: &&Arrival| arrival.subscriber == receiver && arrival.status == 0;
+        self.with(|notes| notes.journal.arrivals().iter().filter(is_it).count() as u64)
+    }
+
     /// How long the events from number `from` on took to the receivers below `below`, for each first arrival.
     pub(super) fn times(&self, from: usize, below: usize) -> Vec<Duration> {
         self.with(|notes| {
-            let mut seen = std::collections::BTreeSet::new();
-            let concerns = |(receiver, event): &(usize, usize)| *receiver < below && *event >= from;
-            notes
-                .arrivals
-                .iter()
-                .filter(|(receiver, event, _)| {
-                    concerns(&(*receiver, *event)) && seen.insert((*receiver, *event))
-                })
-                .map(|(_, _, time)| *time)
-                .collect()
+            let mut seen = BTreeSet::new();
+            let mut times = Vec::new();
+            let concerns = |arrival: &&Arrival| arrival.subscriber < below && arrival.is_taken();
+            for arrival in notes.journal.arrivals().iter().filter(concerns) {
+                for event in &arrival.events {
+                    let number = event.seq as usize;
+                    if number >= from && seen.insert((arrival.subscriber, number)) {
+                        times.extend(notes.sent.get(number).map(|sent| arrival.at.saturating_sub(*sent)));
+                    }
+                }
+            }
+            times
         })
+    }
+
+    /// Checks what came to the receivers below `below`, which all want everything. Says what is broken.
+    pub(super) fn check(&self, asked: &Asked<'_>, below: usize) -> Result<()> {
+        let everybody: Vec<usize> = (0..below).collect();
+        let promises: Vec<Promise<'_>> =
+            (0..self.sent()).map(|seq| Promise::firm(event(seq), &everybody)).collect();
+        let is_theirs = |arrival: &&Arrival| arrival.subscriber < below;
+        let arrivals: Vec<Arrival> =
+            self.with(|notes| notes.journal.arrivals().iter().filter(is_theirs).cloned().collect());
+        let traces = api::traces(asked, &promises, &arrivals)?;
+        let history = History { promises: &promises, arrivals: &arrivals, traces: &traces, ends: &[] };
+        let findings = checker::check(&history);
+        let broken = findings.report();
+        ensure!(broken.is_empty(), "a promise was broken: {}", broken.join(", "));
+        println!("{:<24} {} (nothing explains any)", "duplicates", findings.repeats.len());
+        ensure!(findings.repeats.is_empty(), "deliveries came again although nobody had failed");
+        Ok(())
     }
 
     async fn serve(self, index: usize, mut stream: TcpStream, mut moods: watch::Receiver<Mood>) {
@@ -125,6 +154,7 @@ impl Crowd {
             while let Some(message) = wire::message(&buffer) {
                 let request: Vec<u8> = buffer.drain(..message.end).collect();
                 let mood = *moods.borrow_and_update();
+                self.note(index, &request, message.body, mood);
                 if mood != Mood::Good {
                     tokio::select! {
                         _ = moods.changed() => {}
@@ -132,7 +162,6 @@ impl Crowd {
                     }
                     return;
                 }
-                self.note(index, &request[message.body..]);
                 if stream.write_all(OK).await.is_err() {
                     return;
                 }
@@ -143,23 +172,25 @@ impl Crowd {
         }
     }
 
-    fn note(&self, receiver: usize, body: &[u8]) {
+    /// A bad one gives no answer that counts.
+    fn note(&self, receiver: usize, request: &[u8], body: usize, mood: Mood) {
         let now = self.watch.elapsed();
-        let event: Value = serde_json::from_slice(body).unwrap_or_default();
-        let Some(number) = event["data"]["number"].as_u64().and_then(|number| usize::try_from(number).ok())
-        else {
-            return;
-        };
-        self.with(|notes| {
-            if let Some(sent) = notes.sent.get(number) {
-                notes.arrivals.push((receiver, number, now.saturating_sub(*sent)));
-            }
-        });
+        let (status, answered) = if mood == Mood::Good { (200, Some(now)) } else { (0, None) };
+        match Arrival::read(request, body, receiver, now) {
+            Ok(arrival) => self.with(|notes| {
+                notes.journal.note(Arrival { status, answered, ..arrival });
+            }),
+            Err(error) => eprintln!("a request that is no delivery came: {error:#}"),
+        }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Notes) -> T) -> T {
         work(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn event(number: usize) -> Event {
+    Event { key: 0, seq: u32::try_from(number).unwrap_or(u32::MAX) }
 }
 
 /// Returns when the connection shall end.

@@ -106,7 +106,7 @@ fn campaign(
     scratch: &Path,
 ) -> Result<()> {
     let mut prng = args.load.prng();
-    let scene = Scene::new(&args.load, &mut prng)?;
+    let mut scene = Scene::new(&args.load, &mut prng)?;
     server.resume()?;
     scene.subscribe(server)?;
     let producer = scene.produce(server, &mut prng);

@@ -72,7 +72,7 @@ impl Tally {
     fn print(&self) -> Result<()> {
         for (kind, count) in &self.struck {
             println!(
-                "struck              {kind}: {count} times, missed {}",
+                "struck                   {kind}: {count} times, missed {}",
                 self.missed.get(kind).unwrap_or(&0)
             );
         }
@@ -138,7 +138,7 @@ fn possible() -> Result<()> {
 
 fn sweep_load(args: &Io, server: &mut Server, scratch: &Path) -> Result<()> {
     let mut prng = args.load.prng();
-    let scene = Scene::new(&args.load, &mut prng)?;
+    let mut scene = Scene::new(&args.load, &mut prng)?;
     server.resume()?;
     scene.subscribe(server)?;
     let producer = scene.produce(server, &mut prng);
@@ -155,8 +155,8 @@ fn sweep_load(args: &Io, server: &mut Server, scratch: &Path) -> Result<()> {
     }
     let outcome = scene.conclude(server, producer)?;
     database::check_copy(server.data(), scratch)?;
-    println!("restarts            {}, the database was whole after each fault", tally.restarts);
-    println!("recovery            {} ms at most", tally.recovery_max.as_millis());
+    println!("restarts                 {}, the database was whole after each fault", tally.restarts);
+    println!("recovery                 {} ms at most", tally.recovery_max.as_millis());
     tally.print()?;
     // Results wait in memory for the store to work again: only a process that ended explains a second copy.
     outcome.verdict(CRASH_EXPLAINS_MAX * tally.restarts)
@@ -210,7 +210,10 @@ fn sweep_starts(args: &Io, binary: &Path, scratch: &Path) -> Result<()> {
         struck += u32::from(has_struck);
         failed += u32::from(has_failed);
     }
-    println!("first starts        {}, struck {struck}, failed {failed}, all worked afterwards", args.starts);
+    println!(
+        "first starts             {}, struck {struck}, failed {failed}, all worked afterwards",
+        args.starts
+    );
     ensure!(struck > 0 || args.starts == 0, "no start was struck: the run proves nothing");
     Ok(())
 }

@@ -49,13 +49,13 @@ pub(crate) fn run(args: &Kill9) -> Result<()> {
 fn campaign(args: &Kill9, server: &mut Server) -> Result<()> {
     let mut prng = args.load.prng();
     println!("{} s of load, a kill about every {KILL_EVERY_MS} ms", args.seconds);
-    let scene = Scene::new(&args.load, &mut prng)?;
+    let mut scene = Scene::new(&args.load, &mut prng)?;
     scene.subscribe(server)?;
     let producer = scene.produce(server, &mut prng);
     let kills = kill_repeatedly(server, Duration::from_secs(args.seconds), &mut prng)?;
     let outcome = scene.conclude(server, producer)?;
-    println!("kills               {}", kills.count);
-    println!("restart to ready    {} ms at most", kills.ready_max.as_millis());
+    println!("kills                    {}", kills.count);
+    println!("restart to ready         {} ms at most", kills.ready_max.as_millis());
     outcome.verdict(CRASH_EXPLAINS_MAX * kills.count)?;
     if kills.count == 0 || outcome.ledger.unknown.load(Ordering::Relaxed) == 0 {
         bail!("no kill fell into a request: the run proves nothing, make it longer or harder");

@@ -1,16 +1,16 @@
 //! `cargo xtask chaos`: the real binary under real faults, judged by what its users saw.
 //!
-//! A producer with a ledger, a receiver that misbehaves a little, and a nemesis with a seed. The judge knows only
-//! the ledger and the arrivals, never the database: what was acknowledged must arrive, in order where order was
-//! promised, and not more often than a crash can explain.
+//! A producer with a ledger, a receiver that misbehaves a little, and a nemesis with a seed. The checker knows only
+//! the ledger, the arrivals and the API, never the database: what was acknowledged must arrive, in order where order was
+//! promised, under one id with one body, and not more often than a crash can explain.
 
+mod checker;
 mod control;
 mod crowd;
 mod database;
 mod disk;
 mod diskfull;
 mod io;
-mod judge;
 mod kill9;
 mod neighbours;
 mod powercut;
@@ -28,27 +28,27 @@ use crate::cargo::{self, Profile};
 /// The faults there are.
 #[derive(Subcommand)]
 pub(crate) enum Chaos {
-    /// Kill the server again and again under load
+    /// Kill the server about every two seconds under load; nothing may be lost
     Kill9(kill9::Kill9),
-    /// Cut the power of the server's disk again and again under load
+    /// Cut the power of the server's disk under load; nothing that was acknowledged may be lost
     Powercut(powercut::PowerCut),
-    /// Fill the server's disk under load and make room again
+    /// Fill the server's disk under load; it must refuse events, keep delivering, and recover by itself
     Diskfull(diskfull::DiskFull),
-    /// Let writes and syncs of the database fail, one after the other
+    /// Let single writes and syncs of the database fail; the server must recover or end with an error
     Io(io::Io),
-    /// Measure what good receivers feel of bad ones
+    /// Let 1 and then 50 of 100 receivers misbehave, and measure how much the others slow down
     Neighbours(neighbours::Neighbours),
-    /// Put three processes that share PostgreSQL and Redis under faults
+    /// Kill, stop and restart three processes that share PostgreSQL and Redis, and these servers too
     Replicas(replicas::Replicas),
-    /// Let a process join and another leave while a receiver hangs
+    /// Let a process join and another leave while a receiver hangs; all other receivers must be served
     Joining(replicas::joining::Joining),
-    /// Kill processes that share windows, one after the other
+    /// Kill processes that fold events into the same windows; every event must be in exactly one delivery
     Folds(replicas::folds::Folds),
-    /// Kill processes that count the same events, and put deadlocks in their way
+    /// Kill processes that count the same events and cause deadlocks; all counts must be exact
     Counters(replicas::counters::Counters),
-    /// Let three processes share a gate while its receiver refuses
+    /// Let three processes share a gate while its receiver answers 429; its rate and fair shares must be kept
     Gate(replicas::gate::Gate),
-    /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of replicas
+    /// Run what every `cargo xtask test` runs: short versions of kill9, powercut and io, then of those with several processes
     Short,
 }
 

@@ -12,10 +12,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::checker::api::Asked;
 use super::crowd::{BAD, Crowd, Member, Mood};
 use super::scene::{self, Build};
 use crate::clock::{self, Stopwatch};
-use crate::server::{Scratch, Server};
+use crate::server::{PROJECT, Scratch, Server};
 
 const CROWD: usize = 100;
 /// Those that are always good, and watched.
@@ -83,9 +84,9 @@ fn campaign(args: &Neighbours, server: &mut Server) -> Result<()> {
     let runtime: Runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (crowd, members) = runtime.block_on(Crowd::start(CROWD))?;
-    for (index, member) in members[..WATCHED].iter().enumerate() {
-        subscribe(server, index, member)?;
-    }
+    let watched = members[..WATCHED].iter().enumerate();
+    let watched: Vec<String> =
+        watched.map(|(index, member)| subscribe(server, index, member)).collect::<Result<_>>()?;
     let stage = Stage { args, server, crowd, members };
     let everybody: Vec<usize> = (WATCHED..CROWD).collect();
     let mut rounds = Vec::new();
@@ -98,6 +99,8 @@ fn campaign(args: &Neighbours, server: &mut Server) -> Result<()> {
         let many = stage.phase(&everybody)?;
         rounds.push(Round { none: [before_one, before_many], one, many });
     }
+    let asked = Asked { server, project: PROJECT, subscribers: &watched };
+    stage.crowd.check(&asked, WATCHED)?;
     server.kill()?;
     report(&rounds)
 }
@@ -142,10 +145,8 @@ impl Stage<'_> {
         let mut first = None;
         let mut sent = 0;
         while watch.elapsed() < span {
-            let number = self.crowd.number();
-            first.get_or_insert(number);
-            let event = json!({"source": "chaos", "type": "chaos.tick", "data": {"number": number}});
-            self.server.api("POST", "/v1/events", &event)?;
+            first.get_or_insert(self.crowd.sent());
+            self.server.api("POST", "/v1/events", &self.crowd.event())?;
             sent += 1;
             let next = Duration::from_secs(1) * sent / self.args.rate.max(1);
             clock::pause(next.saturating_sub(watch.elapsed()));

@@ -72,11 +72,11 @@ fn campaign(args: &PowerCut, server: &mut Server, mut disk: Disk, scratch: &Path
     let mut prng = args.load.prng();
     let control = control::run(scratch)?;
     println!(
-        "control             {} acknowledged, {} lost (must not be 0)",
+        "control                  {} acknowledged, {} lost (must not be 0)",
         control.acknowledged, control.lost
     );
     ensure!(control.lost > 0, "the control lost nothing: cuts on this machine prove nothing");
-    let scene = Scene::new(&args.load, &mut prng)?;
+    let mut scene = Scene::new(&args.load, &mut prng)?;
     server.resume()?;
     scene.subscribe(server)?;
     let producer = scene.produce(server, &mut prng);
@@ -106,8 +106,8 @@ fn campaign(args: &PowerCut, server: &mut Server, mut disk: Disk, scratch: &Path
     drop(disk);
     let outcome = outcome?;
     whole?;
-    println!("power cuts          {}, the database was whole after each", args.rounds);
-    println!("restart to ready    {} ms at most", ready_max.as_millis());
+    println!("power cuts               {}, the database was whole after each", args.rounds);
+    println!("restart to ready         {} ms at most", ready_max.as_millis());
     outcome.verdict(CRASH_EXPLAINS_MAX * u64::from(args.rounds))?;
     if outcome.ledger.troubled() == 0 {
         bail!("no cut fell into a request: the run proves nothing, make it longer or harder");

@@ -9,6 +9,9 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::chaos::checker::Event;
+use crate::chaos::checker::api::SOURCE;
+use crate::chaos::receiver::Manner;
 use crate::server::Server;
 
 pub(super) const PLAIN: usize = 0;
@@ -64,13 +67,17 @@ impl Kind {
     }
 }
 
+/// Now and then a receiver fails.
+pub(super) const MANNER: Manner = Manner { fail_one_in: 50, slowness };
+
 /// How long a subscriber takes to answer, at most.
-pub(super) fn slowness(subscriber: usize) -> Duration {
+fn slowness(subscriber: usize) -> Duration {
     Duration::from_millis(if subscriber == NARROW { 40 } else { 5 })
 }
 
-/// Creates them all.
-pub(super) fn subscribe(server: &Server, receivers: SocketAddr) -> Result<()> {
+/// Creates them all; answers their ids.
+pub(super) fn subscribe(server: &Server, receiver: SocketAddr) -> Result<Vec<String>> {
+    let mut ids = Vec::new();
     for (index, name) in NAMES.into_iter().enumerate() {
         let kinds = [Kind::Keyed, Kind::Loose, Kind::Rated, Kind::Narrow];
         let types: Vec<&str> = kinds.into_iter().filter(|kind| kind.goes_to(index)).map(Kind::name).collect();
@@ -81,16 +88,16 @@ pub(super) fn subscribe(server: &Server, receivers: SocketAddr) -> Result<()> {
             NARROW => rest["limits"] = json!({"concurrency": CONCURRENCY}),
             _ => rest["limits"] = json!({"concurrency": 16}),
         }
-        server.subscribe(name, &format!("http://{receivers}/{index}"), &rest)?;
+        ids.push(server.subscribe(name, &format!("http://{receiver}/{index}"), &rest)?.id);
     }
-    Ok(())
+    Ok(ids)
 }
 
 /// An event: its key and its place under it.
 pub(super) fn event(kind: Kind, key: usize, seq: u32) -> Value {
     json!({
-        "id": format!("k{key}-{seq}"),
-        "source": "chaos",
+        "id": Event { key, seq }.to_string(),
+        "source": SOURCE,
         "type": kind.name(),
         "data": {"key": key.to_string(), "seq": seq.to_string()},
     })

@@ -1,4 +1,4 @@
-//! Three processes on one PostgreSQL and one Redis.
+//! Some processes on one PostgreSQL and one Redis, three unless said otherwise.
 //!
 //! Each has its port for all its lives. What their metrics counted is added up over those lives.
 
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::clock;
-use crate::server::Server;
+use crate::server::{PROJECT, Server};
 use crate::services::Services;
 
 const REPLICAS: usize = 3;
@@ -60,11 +60,24 @@ impl<'a> Cluster<'a> {
         folder: &Path,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
+        let url = services.postgres_url();
+        Self::start_on(services, &url, REPLICAS, binary, folder, settings)
+    }
+
+    /// So many of them on the PostgreSQL at this address, or at these.
+    pub(super) fn start_on(
+        services: &'a mut Services,
+        url: &str,
+        count: usize,
+        binary: &Path,
+        folder: &Path,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
         services.flush_redis()?;
         let schema = folder.file_name().context("a folder has a name")?.to_string_lossy().replace('-', "_");
-        let store = format!("{}?schema={schema}", services.postgres_url());
+        let store = format!("{url}{}schema={schema}", if url.contains('?') { '&' } else { '?' });
         let mut replicas = Vec::new();
-        for index in 0..REPLICAS {
+        for index in 0..count {
             let own = folder.join(index.to_string());
             fs::create_dir_all(&own)?;
             let mut server = Server::new(binary, &own, &own.join("data"))?;
@@ -83,7 +96,7 @@ impl<'a> Cluster<'a> {
 
     fn meet(&self) -> Result<()> {
         let knows_all = |server: &Server| {
-            server.metric("tidegate_replicas_alive").is_ok_and(|alive| alive == REPLICAS as u64)
+            server.metric("tidegate_replicas_alive").is_ok_and(|alive| alive == self.replicas.len() as u64)
         };
         let met = clock::wait_until(MEET_PATIENCE, || self.replicas.iter().all(knows_all));
         ensure!(met, "the processes do not know of each other");
@@ -132,10 +145,15 @@ impl<'a> Cluster<'a> {
 
     /// How many unfinished deliveries the API still lists.
     pub(super) fn unfinished(&self) -> Result<u64> {
+        self.unfinished_in(PROJECT)
+    }
+
+    /// The same for a project.
+    pub(super) fn unfinished_in(&self, project: &str) -> Result<u64> {
         let mut count = 0;
         for status in UNFINISHED {
             let path = format!("/v1/deliveries?status={status}&limit=500");
-            let page = self.replicas[0].api("GET", &path, &Value::Null)?;
+            let page = self.replicas[0].api_in(project, "GET", &path, &Value::Null)?;
             count += page["items"].as_array().map_or(0, Vec::len) as u64;
         }
         Ok(count)

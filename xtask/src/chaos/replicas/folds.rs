@@ -1,41 +1,37 @@
 //! Windows under fire: three processes fold the same keys while one after the other is killed.
 //!
-//! The judge knows what was acknowledged and what arrived: every event must be in exactly one delivery of each subscriber,
-//! no delivery may change once it was sent, and of a key later deliveries carry later events.
+//! Every event must be in exactly one delivery of each subscriber, no delivery may change once it was sent, and of a key later
+//! deliveries carry later events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::audience::Kind;
 use super::cluster::Cluster;
 use super::producers::Producers;
-use super::verdict::Sent;
-use crate::bench::wire;
+use super::verdict::promises;
 use crate::cargo::{self, Profile};
+use crate::chaos::checker::api::{self, Asked};
+use crate::chaos::checker::{self, Findings, History};
+use crate::chaos::receiver::{Manner, Receiver};
 use crate::chaos::scene::{self, Build};
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
-use crate::server::{Scratch, Server};
+use crate::server::{PROJECT, Scratch, Server};
 use crate::services::Services;
 
-/// Every so many requests are answered 500.
-const FAIL_ONE_IN: u64 = 20;
+/// Now and then a receiver fails.
+const MANNER: Manner = Manner { fail_one_in: 20, slowness: |_| Duration::ZERO };
 /// Everything has arrived when nothing came for so long: longer than a process is missed, a window and a retry.
 const CALM: Duration = Duration::from_secs(12);
 /// A run is given up after this long without an end.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
 
 /// How long, and how often.
 #[derive(Args)]
@@ -65,6 +61,8 @@ const FOLDERS: [Folder; 3] = [
     Folder { name: "batch", is_ordered: false },
 ];
 
+const EVERYBODY: &[usize] = &[0, 1, 2];
+
 fn definition(folder: &Folder) -> Value {
     let fold = match folder.name {
         "window" => json!({"mode": "window", "window": "1s", "by": ["data.key"]}),
@@ -83,123 +81,6 @@ fn definition(folder: &Folder) -> Value {
         definition["order"] = json!({"by": "data.key"});
     }
     definition
-}
-
-/// A delivery as it arrived.
-#[derive(Clone)]
-struct Arrival {
-    folder: usize,
-    delivery: String,
-    /// Key and place of each event.
-    events: Vec<(usize, u32)>,
-    ok: bool,
-}
-
-#[derive(Clone)]
-struct Receivers {
-    address: SocketAddr,
-    arrivals: Arc<Mutex<(Vec<Arrival>, Prng)>>,
-}
-
-impl Receivers {
-    async fn start(seed: u64) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let arrivals = Arc::new(Mutex::new((Vec::new(), Prng::new(seed))));
-        let receivers = Self { address: listener.local_addr()?, arrivals };
-        let serving = receivers.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serving.clone().serve(stream));
-            }
-        });
-        Ok(receivers)
-    }
-
-    async fn serve(self, mut stream: TcpStream) {
-        let mut buffer = Vec::with_capacity(16 * 1024);
-        loop {
-            while let Some(message) = wire::message(&buffer) {
-                let request: Vec<u8> = buffer.drain(..message.end).collect();
-                let Ok(ok) = self.note(&request, message.body) else {
-                    eprintln!("a request that is no fold came: {}", String::from_utf8_lossy(&request));
-                    return;
-                };
-                if stream.write_all(if ok { OK } else { FAILED }).await.is_err() {
-                    return;
-                }
-            }
-            if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
-                return;
-            }
-        }
-    }
-
-    fn note(&self, request: &[u8], body: usize) -> Result<bool> {
-        let parsed: Value = serde_json::from_slice(&request[body..])?;
-        let folder = wire::path(request).trim_start_matches('/').parse().context("no subscriber")?;
-        let delivery = wire::header(&request[..body], "webhook-id").context("no webhook-id")?.to_owned();
-        ensure!(parsed["delivery"] == delivery.as_str(), "the body names another delivery");
-        let number = |event: &Value, field: &str| event["data"][field].as_str()?.parse::<u32>().ok();
-        let members = parsed["events"].as_array().context("no events")?;
-        let events =
-            members.iter().map(|event| Some((number(event, "key")? as usize, number(event, "seq")?)));
-        let events = events.collect::<Option<Vec<_>>>().context("an event without a place")?;
-        let mut notes = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        let ok = notes.1.below(FAIL_ONE_IN) != 0;
-        notes.0.push(Arrival { folder, delivery, events, ok });
-        Ok(ok)
-    }
-
-    fn arrivals(&self) -> Vec<Arrival> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-}
-
-/// What went wrong, counted.
-#[derive(Default, Debug, PartialEq, Eq)]
-struct Findings {
-    members: u64,
-    deliveries: u64,
-    lost: u64,
-    in_two: u64,
-    changed: u64,
-    out_of_order: u64,
-    strangers: u64,
-}
-
-/// Compares what was acknowledged with what arrived.
-fn judge(sent: &[Sent], arrivals: &[Arrival]) -> Findings {
-    let mut findings = Findings::default();
-    for (place, folder) in FOLDERS.iter().enumerate() {
-        let mut homes: BTreeMap<(usize, u32), BTreeSet<&str>> = BTreeMap::new();
-        let mut taken = BTreeSet::new();
-        let mut bodies: BTreeMap<&str, &[(usize, u32)]> = BTreeMap::new();
-        let mut newest: BTreeMap<usize, u32> = BTreeMap::new();
-        for arrival in arrivals.iter().filter(|arrival| arrival.folder == place) {
-            let is_first = !bodies.contains_key(arrival.delivery.as_str());
-            let before = *bodies.entry(&arrival.delivery).or_insert(&arrival.events);
-            findings.changed += u64::from(before != arrival.events);
-            for event in &arrival.events {
-                homes.entry(*event).or_default().insert(&arrival.delivery);
-                if arrival.ok {
-                    taken.insert(*event);
-                }
-                let last = newest.entry(event.0).or_insert(0);
-                findings.out_of_order += u64::from(folder.is_ordered && is_first && event.1 <= *last);
-                *last = (*last).max(event.1);
-            }
-        }
-        findings.deliveries += bodies.len() as u64;
-        findings.in_two += homes.values().filter(|homes| homes.len() > 1).count() as u64;
-        let wanted =
-            |key: usize| sent.get(key).filter(|sent| sent.kind == Kind::Keyed).map_or(0, |sent| sent.last);
-        findings.strangers += homes.keys().filter(|(key, seq)| *seq > wanted(*key)).count() as u64;
-        for key in 0..sent.len() {
-            findings.members += u64::from(wanted(key));
-            findings.lost += (1..=wanted(key)).filter(|seq| !taken.contains(&(key, *seq))).count() as u64;
-        }
-    }
-    findings
 }
 
 /// Runs the campaign and prints its report.
@@ -246,8 +127,8 @@ impl Plan {
 fn campaign(plan: Plan, cluster: &mut Cluster<'_>) -> Result<()> {
     let Plan { span, every_ms, mut prng, .. } = plan;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let receivers = runtime.block_on(Receivers::start(prng.next()))?;
-    subscribe(&cluster.replicas[0], receivers.address)?;
+    let receiver = runtime.block_on(Receiver::start(Stopwatch::start(), MANNER, prng.next()))?;
+    let subscribers = subscribe(&cluster.replicas[0], receiver.address)?;
     let producers = {
         let _inside = runtime.enter();
         Producers::start(&cluster.addresses(), &mut prng)
@@ -263,29 +144,46 @@ fn campaign(plan: Plan, cluster: &mut Cluster<'_>) -> Result<()> {
         kills += 1;
     }
     let sent = runtime.block_on(producers.finish())?;
-    drain(&receivers, &sent);
+    let promises = promises(&sent, |kind| if kind == Kind::Keyed { EVERYBODY } else { &[] });
+    let members = promises.iter().map(|promise| promise.wanted.len()).sum();
+    drain(&receiver, members);
     let (deadlocks, unfinished) = (cluster.deadlocks()?, cluster.unfinished()?);
+    let asked = Asked { server: &cluster.replicas[0], project: PROJECT, subscribers: &subscribers };
+    let traces = api::traces(&asked, &promises, &receiver.arrivals())?;
     cluster.stop()?;
-    report(kills, &judge(&sent, &receivers.arrivals()), deadlocks, unfinished)
-}
-
-fn subscribe(server: &Server, receivers: SocketAddr) -> Result<()> {
-    for (place, folder) in FOLDERS.iter().enumerate() {
-        server.subscribe(folder.name, &format!("http://{receivers}/{place}"), &definition(folder))?;
-    }
+    let arrivals = &receiver.arrivals();
+    let findings = checker::check(&History { promises: &promises, arrivals, traces: &traces, ends: &[] });
+    let ordered = (0..FOLDERS.len()).filter(|place| FOLDERS[*place].is_ordered);
+    let out_of_order =
+        ordered.map(|place| checker::out_of_order(arrivals, place, |_| true).count).sum::<u64>();
+    let deliveries = arrivals.iter().map(|arrival| &arrival.delivery).collect::<BTreeSet<_>>().len();
+    println!("kills                    {kills}");
+    println!("members                  {members} in {deliveries} deliveries");
+    let zeros = [("out of order", out_of_order), ("deadlocks", deadlocks), ("unfinished", unfinished)];
+    report(&findings, &zeros)?;
+    ensure!(kills > 0 && members > 0 && deliveries < members, "nothing was folded: the run proves nothing");
+    println!("every promise was kept");
     Ok(())
 }
 
+fn subscribe(server: &Server, receiver: SocketAddr) -> Result<Vec<String>> {
+    let subscribe = |(place, folder): (usize, &Folder)| {
+        let url = format!("http://{receiver}/{place}");
+        Ok(server.subscribe(folder.name, &url, &definition(folder))?.id)
+    };
+    FOLDERS.iter().enumerate().map(subscribe).collect()
+}
+
 /// Waits until everything has arrived, or nothing comes any more.
-fn drain(receivers: &Receivers, sent: &[Sent]) {
+fn drain(receiver: &Receiver, members: usize) {
     let (all, mut calm, mut seen) = (Stopwatch::start(), Stopwatch::start(), 0);
     while all.elapsed() < PATIENCE && calm.elapsed() < CALM {
         clock::pause(Duration::from_millis(200));
-        let arrivals = receivers.arrivals();
-        if arrivals.len() > seen {
-            (seen, calm) = (arrivals.len(), Stopwatch::start());
+        let count = receiver.count();
+        if count > seen {
+            (seen, calm) = (count, Stopwatch::start());
         }
-        if judge(sent, &arrivals).lost == 0 {
+        if receiver.taken() >= members {
             // Time for what should not come to come after all.
             clock::pause(Duration::from_secs(1));
             return;
@@ -293,52 +191,12 @@ fn drain(receivers: &Receivers, sent: &[Sent]) {
     }
 }
 
-fn report(kills: u64, findings: &Findings, deadlocks: u64, unfinished: u64) -> Result<()> {
-    let Findings { members, deliveries, .. } = *findings;
-    println!("kills                   {kills}");
-    println!("members                 {members} in {deliveries} deliveries");
-    let zeros = [
-        ("members lost", findings.lost),
-        ("members in two deliveries", findings.in_two),
-        ("deliveries that changed", findings.changed),
-        ("out of order", findings.out_of_order),
-        ("made-up members", findings.strangers),
-        ("deadlocks", deadlocks),
-        ("unfinished deliveries", unfinished),
-    ];
+fn report(findings: &Findings, zeros: &[(&str, u64)]) -> Result<()> {
+    let mut broken = findings.report();
     for (name, count) in zeros {
-        println!("{name:<25} {count} (must be 0)");
+        println!("{name:<24} {count} (must be 0)");
     }
-    let broken: Vec<String> =
-        zeros.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
-    if !broken.is_empty() {
-        bail!("a promise was broken: {}", broken.join(", "));
-    }
-    ensure!(kills > 0 && members > 0 && deliveries < members, "nothing was folded: the run proves nothing");
-    println!("every promise was kept");
+    broken.extend(zeros.iter().filter(|zero| zero.1 > 0).map(|(name, count)| format!("{name} {count}")));
+    ensure!(broken.is_empty(), "a promise was broken: {}", broken.join(", "));
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arrival(folder: usize, delivery: &str, events: &[(usize, u32)]) -> Arrival {
-        Arrival { folder, delivery: delivery.to_owned(), events: events.to_vec(), ok: true }
-    }
-
-    #[test]
-    fn liars_are_found() {
-        let sent = [Sent { kind: Kind::Keyed, last: 2 }];
-        let honest: Vec<Arrival> =
-            (0..3).map(|folder| arrival(folder, &format!("d{folder}"), &[(0, 1), (0, 2)])).collect();
-        let fine = Findings { members: 6, deliveries: 3, ..Findings::default() };
-        assert_eq!(judge(&sent, &honest), fine);
-        assert_eq!(judge(&sent, &honest[1..]).lost, 2);
-        let with = |more: Arrival| judge(&sent, &[honest.clone(), vec![more]].concat());
-        assert_eq!(with(arrival(1, "other", &[(0, 2)])).in_two, 1);
-        assert_eq!(with(arrival(1, "other", &[(0, 2)])).out_of_order, 1);
-        assert_eq!(with(arrival(1, "d1", &[(0, 2)])).changed, 1);
-        assert_eq!(with(arrival(0, "new", &[(0, 3)])).strangers, 1);
-    }
 }

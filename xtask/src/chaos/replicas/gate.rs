@@ -5,30 +5,29 @@
 //! the receiver saw: no second sees more than the rate and a burst, every lane gets its share, each lane keeps its order, and
 //! in the end nothing is missing. A storm that nobody noticed proves nothing, and fails.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::cluster::Cluster;
-use crate::bench::wire;
 use crate::cargo::{self, Profile};
+use crate::chaos::checker::api::{self, Asked, SOURCE};
+use crate::chaos::checker::{self, Arrival, Event, History, Promise};
+use crate::chaos::receiver::{Manner, Receiver};
 use crate::chaos::scene::Build;
 use crate::clock::{self, Stopwatch};
-use crate::server::Scratch;
+use crate::server::{PROJECT, Scratch};
 use crate::services::Services;
 
 const LANES: usize = 60;
 /// The lanes of each subscriber.
 const SHARE: usize = LANES / 2;
 const NAMES: [&str; 2] = ["first", "second"];
+const AUDIENCES: [&[usize]; 2] = [&[0], &[1]];
+const MANNER: Manner = Manner { fail_one_in: 0, slowness: |_| Duration::ZERO };
 /// Events of one request.
 const BATCH: usize = 500;
 /// What `retry-after` says in a storm, and how long one lasts.
@@ -48,9 +47,6 @@ const QUEUE_RATE: &str = "4/s";
 /// How many of them may be overtaken, and by how many each: a process that is too busy to come for its token is not waited for.
 const OVERTAKEN_MAX: usize = QUEUE / 9;
 const OVERTAKEN_BY_MAX: usize = 2;
-
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
 /// How long, and how fast.
 #[derive(Args)]
@@ -95,15 +91,6 @@ struct Plan {
     storms: u32,
 }
 
-/// One request that came.
-#[derive(Clone, Copy, Debug)]
-struct Arrival {
-    at: Duration,
-    lane: usize,
-    seq: u32,
-    ok: bool,
-}
-
 impl Plan {
     fn carry_out(&self, services: &mut Services) -> Result<()> {
         let mut scratch = Scratch::new("gate")?;
@@ -118,27 +105,33 @@ impl Plan {
 
     fn campaign(&self, cluster: &mut Cluster<'_>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        queue_up(cluster, &runtime.block_on(Receiver::start())?)?;
-        let receiver = runtime.block_on(Receiver::start())?;
+        let receiver = || runtime.block_on(Receiver::start(Stopwatch::start(), MANNER, 0));
+        queue_up(cluster, &receiver()?)?;
+        let receiver = receiver()?;
         self.set_gate(cluster, self.rate)?;
+        let mut subscribers = Vec::new();
         for (index, name) in NAMES.into_iter().enumerate() {
             let rest = json!({
                 "match": {"types": [name]}, "order": {"by": "data.lane"}, "gate": "cap",
                 "limits": {"concurrency": SHARE}, "retry": {"schedule": vec!["200ms"; 20]},
             });
-            cluster.replicas[0].subscribe(name, &format!("http://{}/{index}", receiver.address), &rest)?;
+            let url = format!("http://{}/{index}", receiver.address);
+            subscribers.push(cluster.replicas[0].subscribe(name, &url, &rest)?.id);
         }
-        let per_lane = self.publish(cluster)?;
+        let promises = self.publish(cluster)?;
         self.storm(&receiver);
         let watched = receiver.arrivals();
         // The rest goes faster: whether anything is missing does not depend on how long it takes.
         self.set_gate(cluster, 2_000)?;
-        let wanted = LANES * per_lane as usize;
-        let is_drained = clock::wait_until(DRAIN_PATIENCE, || receiver.taken() >= wanted);
-        let lost = wanted - receiver.taken().min(wanted);
-        ensure!(is_drained && lost == 0, "{lost} of {wanted} deliveries are missing");
+        clock::wait_until(DRAIN_PATIENCE, || receiver.taken() >= promises.len());
+        let asked = Asked { server: &cluster.replicas[0], project: PROJECT, subscribers: &subscribers };
+        let traces = api::traces(&asked, &promises, &receiver.arrivals())?;
         cluster.stop()?;
-        self.judge(&watched, &receiver.arrivals())
+        let arrivals = &receiver.arrivals();
+        let findings = checker::check(&History { promises: &promises, arrivals, traces: &traces, ends: &[] });
+        let broken = findings.report();
+        ensure!(broken.is_empty(), "a promise was broken: {}", broken.join(", "));
+        self.judge(&watched, arrivals)
     }
 
     fn set_gate(&self, cluster: &Cluster<'_>, rate: u32) -> Result<()> {
@@ -147,16 +140,18 @@ impl Plan {
     }
 
     /// More for every lane than it can get while it is watched, posted to all processes.
-    fn publish(&self, cluster: &Cluster<'_>) -> Result<u32> {
+    fn publish(&self, cluster: &Cluster<'_>) -> Result<Vec<Promise<'static>>> {
         let all = u64::from(self.rate) * (self.span.as_secs() + 3);
         let per_lane = u32::try_from(all / LANES as u64 + 3)?;
-        let events = (0..per_lane).flat_map(|seq| (0..LANES).map(move |lane| event(lane, seq)));
-        let events: Vec<Value> = events.collect();
+        let events = (1..=per_lane).flat_map(|seq| (0..LANES).map(move |key| Event { key, seq }));
+        let promises: Vec<Promise<'_>> =
+            events.map(|event| Promise::firm(event, AUDIENCES[event.key / SHARE])).collect();
+        let events: Vec<Value> = promises.iter().map(|promise| event(promise.event)).collect();
         for (n, batch) in events.chunks(BATCH).enumerate() {
             let server = &cluster.replicas[n % cluster.replicas.len()];
             server.api("POST", "/v1/events", &Value::Array(batch.to_vec()))?;
         }
-        Ok(per_lane)
+        Ok(promises)
     }
 
     /// Storms come as soon as the one before is forgotten, or evenly where there is less time.
@@ -165,7 +160,7 @@ impl Plan {
         let apart = (self.span / (self.storms + 1)).min(RECOVERY + Duration::from_secs(8));
         for n in 1..=self.storms {
             clock::pause((apart * n).saturating_sub(watch.elapsed()));
-            receiver.storm(STORM);
+            receiver.be_busy(STORM);
         }
         clock::pause(self.span.saturating_sub(watch.elapsed()));
     }
@@ -177,11 +172,14 @@ impl Plan {
     }
 
     fn judge(&self, watched: &[Arrival], all: &[Arrival]) -> Result<()> {
-        let refused = watched.iter().filter(|arrival| !arrival.ok).count();
-        let (most, allowed) = (most_in_a_second(watched), self.allowed());
+        let refused = watched.iter().filter(|arrival| !arrival.is_taken()).count();
+        let times = watched.iter().map(|arrival| arrival.at).collect();
+        let (most, allowed) = (most_in_a_second(times), self.allowed());
         let mut shares = vec![0_u32; LANES];
-        watched.iter().filter(|arrival| arrival.ok).for_each(|arrival| shares[arrival.lane] += 1);
-        let (jain, disordered) = (jain(&shares), disordered(all));
+        let taken = watched.iter().filter(|arrival| arrival.is_taken());
+        taken.flat_map(|arrival| &arrival.events).for_each(|event| shares[event.key] += 1);
+        let disordered = (0..NAMES.len()).map(|place| checker::out_of_order(all, place, |_| true).count);
+        let (jain, disordered) = (jain(&shares), disordered.sum::<u64>());
         println!(
             "{} requests in {} s, {refused} of them refused; {most} in one second at most, {allowed} allowed",
             watched.len(),
@@ -207,18 +205,20 @@ fn queue_up(cluster: &Cluster<'_>, receiver: &Receiver) -> Result<()> {
     let first = &cluster.replicas[0];
     first.api("PUT", "/v1/gates/queue", &json!({"rate": QUEUE_RATE, "burst": 1}))?;
     let rest = json!({"match": {"types": ["queue"]}, "order": {"by": "data.lane"}, "gate": "queue"});
-    first.subscribe("queue", &format!("http://{}/queue", receiver.address), &rest)?;
+    first.subscribe("queue", &format!("http://{}/0", receiver.address), &rest)?;
     let watch = Stopwatch::start();
     for lane in 0..QUEUE {
         clock::pause((QUEUE_GAP * u32::try_from(lane)?).saturating_sub(watch.elapsed()));
         let event = json!({
-            "id": format!("queue-{lane}"), "source": "chaos", "type": "queue",
-            "data": {"lane": format!("{lane}"), "seq": 0},
+            "id": Event { key: lane, seq: 1 }.to_string(), "source": "queue", "type": "queue",
+            "data": {"lane": lane.to_string()},
         });
         cluster.replicas[lane % cluster.replicas.len()].api("POST", "/v1/events", &event)?;
     }
     let is_served = clock::wait_until(DRAIN_PATIENCE, || receiver.taken() >= QUEUE);
-    let order: Vec<usize> = receiver.arrivals().iter().map(|arrival| arrival.lane).collect();
+    let arrivals = receiver.arrivals();
+    let order: Vec<usize> =
+        arrivals.iter().flat_map(|arrival| &arrival.events).map(|event| event.key).collect();
     let (overtaken, most) = overtaken(&order);
     println!(
         "{QUEUE} lanes one after the other: {overtaken} overtaken ({OVERTAKEN_MAX} allowed), by {most} at most"
@@ -236,16 +236,15 @@ fn overtaken(order: &[usize]) -> (usize, usize) {
     (each.iter().filter(|count| **count > 0).count(), each.into_iter().max().unwrap_or(0))
 }
 
-fn event(lane: usize, seq: u32) -> Value {
+fn event(event: Event) -> Value {
     json!({
-        "id": format!("{lane}-{seq}"), "source": "chaos", "type": NAMES[lane / SHARE],
-        "data": {"lane": format!("{lane}"), "seq": seq},
+        "id": event.to_string(), "source": SOURCE, "type": NAMES[event.key / SHARE],
+        "data": {"lane": event.key.to_string()},
     })
 }
 
 /// The busiest second, wherever it begins.
-fn most_in_a_second(arrivals: &[Arrival]) -> usize {
-    let mut times: Vec<Duration> = arrivals.iter().map(|arrival| arrival.at).collect();
+fn most_in_a_second(mut times: Vec<Duration>) -> usize {
     times.sort_unstable();
     let within = |from: usize| {
         times[from..].iter().take_while(|at| **at < times[from] + Duration::from_secs(1)).count()
@@ -259,114 +258,15 @@ fn jain(shares: &[u32]) -> f64 {
     if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-/// Deliveries that were taken after a younger one of their lane.
-fn disordered(arrivals: &[Arrival]) -> usize {
-    let mut last = BTreeMap::<usize, u32>::new();
-    let taken = arrivals.iter().filter(|arrival| arrival.ok);
-    taken
-        .filter(|arrival| {
-            let newest = last.entry(arrival.lane).or_insert(0);
-            let is_late = arrival.seq < *newest;
-            *newest = (*newest).max(arrival.seq);
-            is_late
-        })
-        .count()
-}
-
-/// Notes what comes and when; takes it, unless there is a storm.
-#[derive(Clone)]
-struct Receiver {
-    address: SocketAddr,
-    watch: Stopwatch,
-    notes: Arc<Mutex<Notes>>,
-}
-
-#[derive(Default)]
-struct Notes {
-    storm_until: Duration,
-    arrivals: Vec<Arrival>,
-}
-
-impl Receiver {
-    async fn start() -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let receiver =
-            Self { address: listener.local_addr()?, watch: Stopwatch::start(), notes: Arc::default() };
-        let serving = receiver.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serving.clone().serve(stream));
-            }
-        });
-        Ok(receiver)
-    }
-
-    /// Answers 429 for so long.
-    fn storm(&self, span: Duration) {
-        let until = self.watch.elapsed() + span;
-        self.with(|notes| notes.storm_until = until);
-    }
-
-    /// Different deliveries that were taken.
-    fn taken(&self) -> usize {
-        let ok = |arrival: &&Arrival| arrival.ok;
-        let key = |arrival: &Arrival| (arrival.lane, arrival.seq);
-        self.with(|notes| {
-            notes.arrivals.iter().filter(ok).map(key).collect::<std::collections::BTreeSet<_>>().len()
-        })
-    }
-
-    fn arrivals(&self) -> Vec<Arrival> {
-        self.with(|notes| notes.arrivals.clone())
-    }
-
-    async fn serve(self, mut stream: TcpStream) {
-        let mut buffer = Vec::with_capacity(4096);
-        loop {
-            while let Some(message) = wire::message(&buffer) {
-                let request: Vec<u8> = buffer.drain(..message.end).collect();
-                let Ok(ok) = self.note(&request[message.body..]) else { return };
-                if stream.write_all(if ok { OK } else { TOO_MANY }).await.is_err() {
-                    return;
-                }
-            }
-            if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
-                return;
-            }
-        }
-    }
-
-    fn note(&self, body: &[u8]) -> Result<bool> {
-        let at = self.watch.elapsed();
-        let event: Value = serde_json::from_slice(body)?;
-        let lane = event["data"]["lane"].as_str().and_then(|lane| lane.parse().ok()).context("no lane")?;
-        let seq = u32::try_from(event["data"]["seq"].as_u64().context("no seq")?)?;
-        Ok(self.with(|notes| {
-            let ok = at >= notes.storm_until;
-            notes.arrivals.push(Arrival { at, lane, seq, ok });
-            ok
-        }))
-    }
-
-    fn with<T>(&self, work: impl FnOnce(&mut Notes) -> T) -> T {
-        work(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn arrival(ms: u64, lane: usize, seq: u32) -> Arrival {
-        Arrival { at: Duration::from_millis(ms), lane, seq, ok: true }
-    }
-
     #[test]
     fn the_busiest_second_may_begin_anywhere() {
-        let arrivals: Vec<Arrival> =
-            [0, 900, 1_000, 1_100, 1_899, 1_900].map(|ms| arrival(ms, 0, 0)).to_vec();
-        assert_eq!(most_in_a_second(&arrivals), 4);
-        assert_eq!(most_in_a_second(&[]), 0);
+        let times = [0, 900, 1_000, 1_100, 1_899, 1_900].map(Duration::from_millis);
+        assert_eq!(most_in_a_second(times.to_vec()), 4);
+        assert_eq!(most_in_a_second(Vec::new()), 0);
     }
 
     #[test]
@@ -380,12 +280,5 @@ mod tests {
     fn even_shares_have_index_one() {
         assert!((jain(&[4, 4, 4, 4]) - 1.0).abs() < 1e-9);
         assert!((jain(&[8, 0, 0, 0]) - 0.25).abs() < 1e-9);
-    }
-
-    #[test]
-    fn only_a_younger_one_before_it_is_out_of_order() {
-        let arrivals =
-            [arrival(0, 1, 0), arrival(1, 2, 0), arrival(2, 1, 2), arrival(3, 1, 1), arrival(4, 1, 3)];
-        assert_eq!(disordered(&arrivals), 1);
     }
 }

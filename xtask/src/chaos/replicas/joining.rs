@@ -16,9 +16,10 @@ use tokio::runtime::Runtime;
 use super::super::crowd::{Crowd, Member, Mood};
 use super::cluster::Cluster;
 use crate::cargo::{self, Profile};
+use crate::chaos::checker::api::Asked;
 use crate::chaos::scene::Build;
 use crate::clock::{self, Stopwatch};
-use crate::server::{Scratch, Server};
+use crate::server::{PROJECT, Scratch, Server};
 use crate::services::Services;
 
 const CROWD: usize = 100;
@@ -72,14 +73,13 @@ fn campaign(cluster: &mut Cluster<'_>) -> Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (crowd, members) = runtime.block_on(Crowd::start(CROWD))?;
     cluster.end(2)?;
-    for (index, member) in members.iter().enumerate() {
-        subscribe(&cluster.replicas[0], index, member)?;
-    }
+    let subscribe = |(index, member)| subscribe(&cluster.replicas[0], index, member);
+    let subscribers: Vec<String> = members.iter().enumerate().map(subscribe).collect::<Result<_>>()?;
     members[HUNG].be(Mood::Hangs);
     let (first, second) = (&cluster.replicas[0], &cluster.replicas[1]);
     send(&crowd, &[first, second])?;
     let hanging = || in_flight(first).unwrap_or(0) + in_flight(second).unwrap_or(0);
-    let is_occupied = clock::wait_until(PATIENCE, || hanging() == HUNG_PLACES);
+    let is_occupied = clock::wait_until(PATIENCE, || crowd.unanswered(HUNG) == HUNG_PLACES);
     ensure!(is_occupied, "the receiver that hangs did not get its requests");
     all_served(&crowd, "two processes", || hanging() >= HUNG_PLACES)?;
 
@@ -99,6 +99,8 @@ fn campaign(cluster: &mut Cluster<'_>) -> Result<()> {
     let first = &mut cluster.replicas[0];
     // It listens no more; that it is still there says that its requests are open.
     all_served(&crowd, "one is leaving", || !first.has_ended())?;
+    let asked = Asked { server: &cluster.replicas[1], project: PROJECT, subscribers: &subscribers };
+    crowd.check(&asked, HUNG)?;
     members[HUNG].be(Mood::Good);
     for server in &mut cluster.replicas {
         server.stop()?;
@@ -107,7 +109,7 @@ fn campaign(cluster: &mut Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-fn subscribe(server: &Server, index: usize, member: &Member) -> Result<()> {
+fn subscribe(server: &Server, index: usize, member: &Member) -> Result<String> {
     let url = format!("http://{}/", member.address);
     let limits = match index {
         HUNG => json!({"concurrency": HUNG_PLACES, "timeout": HUNG_TIMEOUT}),
@@ -115,7 +117,7 @@ fn subscribe(server: &Server, index: usize, member: &Member) -> Result<()> {
     };
     // What has failed does not come again while somebody looks.
     let rest = json!({"limits": limits, "retry": {"schedule": ["1h"]}, "breaker": "off"});
-    server.subscribe(&format!("member {index}"), &url, &rest).map(drop)
+    server.subscribe(&format!("member {index}"), &url, &rest).map(|made| made.id)
 }
 
 fn in_flight(server: &Server) -> Result<u64> {
@@ -125,9 +127,7 @@ fn in_flight(server: &Server) -> Result<u64> {
 /// Some events, to these in turn.
 fn send(crowd: &Crowd, servers: &[&Server]) -> Result<()> {
     for server in servers.iter().cycle().take(EVENTS) {
-        let number = crowd.number();
-        let event = json!({"source": "chaos", "type": "chaos.tick", "data": {"number": number}});
-        server.api("POST", "/v1/events", &event)?;
+        server.api("POST", "/v1/events", &crowd.event())?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Several processes on one PostgreSQL and Redis, under faults: the promises hold across all of them.
 //!
 //! Three real processes, producers that post to all three, subscribers with an order, a rate and a limit, and a nemesis that
-//! kills, stops and restarts processes and servers. The judge knows only what was acknowledged and what arrived. With
+//! kills, stops and restarts processes and servers. The checker knows only what was acknowledged, what arrived and what the API says. With
 //! `--sabotage` a protecting line of the product is switched off, and the run is good when a broken promise was found.
 
 mod audience;
@@ -12,7 +12,6 @@ pub(crate) mod gate;
 pub(crate) mod joining;
 mod nemesis;
 mod producers;
-mod receivers;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -28,17 +27,20 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
+use self::audience::{Kind, ORDERED};
 use self::cluster::Cluster;
 use self::nemesis::{Deeds, Fault, Nemesis};
 use self::producers::Producers;
-use self::receivers::Receivers;
 use self::report::Outcome;
-use self::verdict::{Arrival, Sent, judge};
+use self::verdict::promises;
+use super::checker::api::{self, Asked};
+use super::checker::{self, Arrival, History};
+use super::receiver::Receiver;
 use super::scene::{self, Build};
 use crate::cargo::{self, Profile};
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
-use crate::server::Scratch;
+use crate::server::{PROJECT, Scratch};
 use crate::services::Services;
 
 /// Chance decides what a fault meets: a run that proves nothing is made again, but not for ever.
@@ -207,30 +209,35 @@ impl Plan {
     fn campaign(&self, cluster: &mut Cluster<'_>, prng: &mut Prng) -> Result<Option<String>> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let watch = Stopwatch::start();
-        let receivers = runtime.block_on(Receivers::start(watch, prng.next()))?;
-        audience::subscribe(&cluster.replicas[0], receivers.address)?;
+        let receiver = runtime.block_on(Receiver::start(watch, audience::MANNER, prng.next()))?;
+        let subscribers = audience::subscribe(&cluster.replicas[0], receiver.address)?;
         let producers = {
             let _inside = runtime.enter();
             Producers::start(&cluster.addresses(), prng)
         };
         let ledger = Arc::clone(&producers.ledger);
         clock::pause(WARM_UP);
-        let nemesis = Nemesis { cluster, receivers: &receivers, watch, prng, deeds: Deeds::default() };
+        let nemesis = Nemesis { cluster, receiver: &receiver, watch, prng, deeds: Deeds::default() };
         let deeds = nemesis.run(&self.faults, self.span)?;
         let sent = runtime.block_on(producers.finish())?;
-        drain(&receivers, &sent, self.patience());
+        let promises = promises(&sent, Kind::audience);
+        drain(&receiver, promises.iter().map(|promise| promise.wanted.len()).sum(), self.patience());
         let (counts, unfinished) = (cluster.counts()?, cluster.unfinished()?);
+        let asked = Asked { server: &cluster.replicas[0], project: PROJECT, subscribers: &subscribers };
+        let traces = api::traces(&asked, &promises, &receiver.arrivals())?;
         match self.sabotage {
             // It may have nothing left that could stop in good order.
             Some(_) => cluster.abandon()?,
             None => cluster.stop()?,
         }
-        let arrivals = receivers.arrivals();
+        let arrivals = receiver.arrivals();
+        let history = History { promises: &promises, arrivals: &arrivals, traces: &traces, ends: &[] };
         let outcome = Outcome {
             ledger: &ledger,
             sent: &sent,
             arrivals: &arrivals,
-            findings: judge(&sent, &arrivals, &deeds.windows),
+            findings: checker::check(&history),
+            out_of_order: checker::out_of_order(&arrivals, ORDERED, |_| true),
             deeds: &deeds,
             counts,
             deadlocks: cluster.deadlocks()?,
@@ -264,16 +271,16 @@ impl Plan {
 }
 
 /// Waits until everything acknowledged has been taken, as long as something still arrives.
-fn drain(receivers: &Receivers, sent: &[Sent], patience: Duration) {
+fn drain(receiver: &Receiver, expected: usize, patience: Duration) {
     let mut stalled = Stopwatch::start();
-    let mut seen = receivers.count();
+    let mut seen = receiver.count();
     loop {
         clock::pause(Duration::from_millis(100));
-        if judge(sent, &receivers.arrivals(), &[]).lost == 0 {
+        if receiver.taken() >= expected {
             clock::pause(AFTERMATH);
             return;
         }
-        let now = receivers.count();
+        let now = receiver.count();
         if now > seen {
             seen = now;
             stalled = Stopwatch::start();
@@ -286,8 +293,10 @@ fn drain(receivers: &Receivers, sent: &[Sent], patience: Duration) {
 /// When the last event that somebody still missed was taken.
 fn last_first_taking(arrivals: &[Arrival]) -> Option<&Arrival> {
     let mut met = BTreeSet::new();
-    let firsts = arrivals
-        .iter()
-        .filter(|arrival| arrival.ok && met.insert((arrival.subscriber, arrival.key, arrival.seq)));
+    let firsts = arrivals.iter().filter(|arrival| arrival.is_taken()).filter(|arrival| {
+        let before = met.len();
+        met.extend(arrival.events.iter().map(|event| (arrival.subscriber, *event)));
+        met.len() > before
+    });
     firsts.max_by_key(|arrival| arrival.at)
 }

@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use super::cluster::Cluster;
-use super::receivers::Receivers;
 use super::verdict::Window;
+use crate::chaos::receiver::Receiver;
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
 use crate::services::Services;
@@ -98,7 +98,7 @@ impl Deeds {
 /// One who brings faults.
 pub(super) struct Nemesis<'a, 'b> {
     pub(super) cluster: &'a mut Cluster<'b>,
-    pub(super) receivers: &'a Receivers,
+    pub(super) receiver: &'a Receiver,
     pub(super) watch: Stopwatch,
     pub(super) prng: &'a mut Prng,
     pub(super) deeds: Deeds,
@@ -211,10 +211,10 @@ impl Nemesis<'_, '_> {
 
     /// Holds answers back until this process is known to wait for one. Whether it did is seen at the end.
     fn catch_busy(&self, victim: usize) {
-        self.receivers.hold(BUSY_PATIENCE);
+        self.receiver.hold(BUSY_PATIENCE);
         clock::pause(HELD_BEFORE);
         clock::wait_until(BUSY_PATIENCE - HELD_BEFORE, || self.cluster.is_busy(victim));
-        self.receivers.hold(HELD_AFTER);
+        self.receiver.hold(HELD_AFTER);
     }
 
     /// What was under way between the beginning of a fault and now may come again.

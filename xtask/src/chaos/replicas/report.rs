@@ -8,7 +8,8 @@ use super::audience::{CONCURRENCY, NAMES, NARROW, RATE, RATED};
 use super::cluster::Counts;
 use super::nemesis::{Deeds, Fault};
 use super::producers::Ledger;
-use super::verdict::{Arrival, Findings, Sent, concurrency, overshoot};
+use super::verdict::{Sent, concurrency, overshoot, unexplained};
+use crate::chaos::checker::{Arrival, Findings, Rule};
 
 /// Requests of a process that stood between looking at its lease and the first byte when it was stopped: they go out
 /// when it goes on, and nobody can know before.
@@ -24,6 +25,7 @@ pub(super) struct Outcome<'a> {
     pub(super) sent: &'a [Sent],
     pub(super) arrivals: &'a [Arrival],
     pub(super) findings: Findings,
+    pub(super) out_of_order: Rule,
     pub(super) deeds: &'a Deeds,
     pub(super) counts: Counts,
     pub(super) deadlocks: u64,
@@ -62,12 +64,12 @@ impl Outcome<'_> {
 
     fn add_promises(&self, lines: &mut Lines) {
         let Self { findings, deeds, .. } = self;
-        lines.zero("lost", findings.lost);
-        lines.tell("duplicates", format!("{} in all", findings.duplicates));
-        lines.at_most("unexplained duplicates", findings.unexplained, IN_HAND_MAX * deeds.count(Fault::Stop));
-        lines.zero("order violations", findings.order_violations);
-        lines.zero("changed webhook-ids", findings.changed_ids);
-        lines.zero("made-up events", findings.strangers);
+        lines.broken.extend(findings.report());
+        lines.tell("duplicates", format!("{} in all", findings.repeats.len()));
+        let unexplained = unexplained(&findings.repeats, &deeds.windows);
+        lines.at_most("unexplained duplicates", unexplained, IN_HAND_MAX * deeds.count(Fault::Stop));
+        lines.zero("order violations", self.out_of_order.count);
+        self.out_of_order.examples.iter().for_each(|example| println!("    {example}"));
         lines.zero("unfinished deliveries", self.unfinished);
         lines.zero("deadlocks", self.deadlocks);
         let of = |subscriber| self.arrivals.iter().filter(move |arrival| arrival.subscriber == subscriber);
@@ -96,7 +98,7 @@ impl Outcome<'_> {
             Some("nothing was sent")
         } else if harmless(Fault::Stop) && (counts.stale == 0 || counts.anew == 0) {
             Some("no process that was stopped had anything to be refused")
-        } else if harmless(Fault::Kill) && counts.taken_over == 0 && self.findings.duplicates == 0 {
+        } else if harmless(Fault::Kill) && counts.taken_over == 0 && self.findings.repeats.is_empty() {
             Some("no kill fell into anything")
         } else if harmless(Fault::Postgres) && troubled == 0 {
             Some("nobody missed PostgreSQL")
