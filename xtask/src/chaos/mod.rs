@@ -40,6 +40,8 @@ pub(crate) enum Chaos {
     Neighbours(neighbours::Neighbours),
     /// Kill, stop and restart three processes that share PostgreSQL and Redis, and these servers too
     Replicas(replicas::Replicas),
+    /// Kill PostgreSQL while its standby is behind and promote the standby; what is lost must not spoil the rest
+    Failover(replicas::failover::Failover),
     /// Let a process join and another leave while a receiver hangs; all other receivers must be served
     Joining(replicas::joining::Joining),
     /// Kill processes that fold events into the same windows; every event must be in exactly one delivery
@@ -61,6 +63,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<()> {
         Chaos::Io(args) => io::run(args).map(drop),
         Chaos::Neighbours(args) => neighbours::run(args),
         Chaos::Replicas(args) => replicas::run(args),
+        Chaos::Failover(args) => replicas::failover::run(args),
         Chaos::Joining(args) => replicas::joining::run(args),
         Chaos::Folds(args) => replicas::folds::run(args),
         Chaos::Counters(args) => replicas::counters::run(args),

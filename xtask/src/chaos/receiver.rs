@@ -1,6 +1,7 @@
 //! The receiver of a campaign: notes every request as it came and answers as it is told to, a little late and now and then
 //! with 500.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::checker::{Arrival, Journal};
+use super::checker::{Arrival, Event, Journal};
 use crate::bench::wire;
 use crate::clock::{self, Stopwatch};
 use crate::prng::Prng;
@@ -52,6 +53,8 @@ struct Mood {
     held_until: Duration,
     /// Everything is answered 429 until this.
     busy_until: Duration,
+    /// Whatever carries other events than these is answered 500.
+    known_only: Option<HashSet<Event>>,
 }
 
 /// A request whose answer is still to come.
@@ -97,6 +100,19 @@ impl Receiver {
     pub(super) fn be_busy(&self, span: Duration) {
         let until = self.watch.elapsed() + span;
         self.with(|notes| notes.mood.busy_until = until);
+    }
+
+    /// Refuses every event that has not come to anybody before now, under whatever id, until [`Self::take_new`].
+    pub(super) fn refuse_new(&self) {
+        self.with(|notes| {
+            let known = notes.journal.arrivals().iter().flat_map(|arrival| &arrival.events);
+            notes.mood.known_only = Some(known.copied().collect());
+        });
+    }
+
+    /// Takes whatever comes.
+    pub(super) fn take_new(&self) {
+        self.with(|notes| notes.mood.known_only = None);
     }
 
     /// How many events were taken so far, each once for every subscriber.
@@ -182,9 +198,11 @@ impl Notes {
     fn status(&mut self, arrival: &Arrival) -> u16 {
         let fail_one_in = self.manner.fail_one_in;
         let is_unlucky = fail_one_in > 0 && self.prng.below(fail_one_in) == 0;
+        let is_known = |known: &HashSet<Event>| arrival.events.iter().all(|event| known.contains(event));
+        let is_new = self.mood.known_only.as_ref().is_some_and(|known| !is_known(known));
         match () {
             () if arrival.at < self.mood.busy_until => 429,
-            () if is_unlucky => 500,
+            () if is_unlucky || is_new => 500,
             () => 200,
         }
     }

@@ -9,6 +9,7 @@
 //! the two variables do.
 
 mod command;
+mod failover;
 mod home;
 mod postgres;
 mod programs;
@@ -20,6 +21,7 @@ pub(crate) use command::{Arguments, run};
 use home::Home;
 pub(crate) use home::free_port;
 use postgres::Postgres;
+use programs::Programs;
 use redis::Redis;
 
 /// Names a PostgreSQL for the tests. They make databases of their own in it.
@@ -31,6 +33,13 @@ const REDIS: &str = "TIDEGATE_TEST_REDIS";
 pub(crate) struct Services {
     postgres: Either<Postgres>,
     redis: Either<Redis>,
+    /// Follows PostgreSQL, if there is one.
+    standby: Option<Postgres>,
+    /// How many there were.
+    standbys: u32,
+    /// Where the next one listens.
+    spare_port: Option<u16>,
+    programs: Programs,
     /// Ends whatever runs in it.
     _home: Option<Home>,
 }
@@ -56,7 +65,7 @@ impl Services {
     fn start_beside(postgres: Option<String>, redis: Option<String>) -> Result<Self> {
         if let (Some(postgres), Some(redis)) = (&postgres, &redis) {
             let (postgres, redis) = (Either::Theirs(postgres.clone()), Either::Theirs(redis.clone()));
-            return Ok(Self { postgres, redis, _home: None });
+            return Ok(Self::of(postgres, redis, Programs::default(), None));
         }
         let programs = programs::find_or_install(postgres.is_none(), redis.is_none())?;
         let home = Home::new()?;
@@ -68,7 +77,11 @@ impl Services {
             Some(url) => Either::Theirs(url),
             None => Either::Ours(Redis::create(&programs.redis, &home)?),
         };
-        Ok(Self { postgres, redis, _home: Some(home) })
+        Ok(Self::of(postgres, redis, programs, Some(home)))
+    }
+
+    fn of(postgres: Either<Postgres>, redis: Either<Redis>, programs: Programs, home: Option<Home>) -> Self {
+        Self { postgres, redis, standby: None, standbys: 0, spare_port: None, programs, _home: home }
     }
 
     /// Where PostgreSQL is, with a user who may do everything.

@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use tokio_postgres::SimpleQueryMessage;
+
 use super::home::{self, Home};
+use crate::bench::bare;
 use crate::clock;
 
 /// Recovery after a kill reads the log since the last checkpoint.
@@ -20,6 +23,8 @@ const READY_PATIENCE: Duration = Duration::from_secs(120);
 const LOG_TAIL_LINES: usize = 20;
 
 const USER: &str = "tidegate";
+/// The folder of the data in its own.
+const DATA: &str = "data";
 
 /// Durability stays as it comes, which is on: named here, it could not be changed while the server runs, which a test does.
 const SETTINGS: [&str; 11] = [
@@ -50,19 +55,56 @@ impl Postgres {
     /// Makes a cluster with the programs in `bin` and starts it.
     pub(super) fn create(bin: &Path, home: &Home) -> Result<Self> {
         let folder = home.folder("postgres")?;
-        let data = folder.join("data");
+        let data = folder.join(DATA);
         let mut initdb = home.command(&bin.join("initdb"), &folder);
         initdb.arg("--pgdata").arg(&data).args(["--username", USER, "--auth", "trust", "--no-sync"]);
         initdb.args(["--encoding", "UTF8", "--locale", "C"]);
         let output = initdb.output().context("initdb does not start")?;
         ensure!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
-        let port = home::free_port()?;
+        Self::start_in(folder, bin, home, home::free_port()?)
+    }
+
+    /// Makes a standby that follows this one without being waited for, and starts it.
+    pub(super) fn standby(&self, bin: &Path, home: &Home, name: &str, port: u16) -> Result<Self> {
+        let folder = home.folder(name)?;
+        let mut copy = home.command(&bin.join("pg_basebackup"), &folder);
+        copy.args(["--dbname", &self.url(), "--pgdata"]).arg(folder.join(DATA));
+        copy.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]);
+        let output = copy.output().context("pg_basebackup does not start")?;
+        ensure!(output.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&output.stderr));
+        Self::start_in(folder, bin, home, port)
+    }
+
+    fn start_in(folder: PathBuf, bin: &Path, home: &Home, port: u16) -> Result<Self> {
         let mut start = home.command(&bin.join("postgres"), &folder);
-        start.arg("-D").arg(&data).args(["-p", &port.to_string()]);
+        start.arg("-D").arg(folder.join(DATA)).args(["-p", &port.to_string()]);
         start.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
         let mut postgres = Self { start, folder, port, child: None };
         postgres.resume()?;
         Ok(postgres)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills it and removes what it had.
+    pub(super) fn retire(mut self) -> Result<()> {
+        self.kill()?;
+        fs::remove_dir_all(&self.folder).context("its folder cannot be removed")
+    }
+
+    /// Asks it one thing; answers the first field of the first row.
+    pub(super) fn ask(&self, sql: &str) -> Result<Option<String>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = bare::connect(&self.url()).await?;
+            let messages = client.simple_query(sql).await.with_context(|| sql.to_owned())?;
+            Ok(messages.iter().find_map(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            }))
+        })
     }
 
     pub(super) fn pid(&self) -> Option<u32> {

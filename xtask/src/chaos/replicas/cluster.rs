@@ -145,18 +145,19 @@ impl<'a> Cluster<'a> {
 
     /// How many unfinished deliveries the API still lists.
     pub(super) fn unfinished(&self) -> Result<u64> {
-        self.unfinished_in(PROJECT)
+        Ok(self.unfinished_in(PROJECT)?.len() as u64)
     }
 
-    /// The same for a project.
-    pub(super) fn unfinished_in(&self, project: &str) -> Result<u64> {
-        let mut count = 0;
+    /// Those of a project, in words.
+    pub(super) fn unfinished_in(&self, project: &str) -> Result<Vec<String>> {
+        let mut told = Vec::new();
         for status in UNFINISHED {
             let path = format!("/v1/deliveries?status={status}&limit=500");
             let page = self.replicas[0].api_in(project, "GET", &path, &Value::Null)?;
-            count += page["items"].as_array().map_or(0, Vec::len) as u64;
+            let items = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+            told.extend(items.iter().map(|item| format!("{} of {} is {status}", item["id"], item["events"])));
         }
-        Ok(count)
+        Ok(told)
     }
 
     /// SIGKILL to all.

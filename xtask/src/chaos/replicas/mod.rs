@@ -7,6 +7,7 @@
 mod audience;
 mod cluster;
 pub(crate) mod counters;
+pub(crate) mod failover;
 pub(crate) mod folds;
 pub(crate) mod gate;
 pub(crate) mod joining;
