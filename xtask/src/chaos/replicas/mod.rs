@@ -160,6 +160,8 @@ pub(crate) fn short() -> Result<String> {
     told.push(gate::short(&mut services)?);
     told.push(folds::short(&mut services)?);
     told.push(counters::short(&mut services, &sabotaged)?);
+    drop(services);
+    told.push(failover::short()?);
     Ok(told.join(", "))
 }
 
