@@ -456,3 +456,6 @@ pub const REMOVAL_WAIT_MAX: Duration = Duration::from_hours(24);
 /// A process that starts waits for one part in so many of the time since its store was last written to. So one that runs for an
 /// hour a day still removes something, and one that finds a month has passed waits for the whole time.
 pub const REMOVAL_WAIT_PER_GAP: u32 = 24;
+/// How long a process that stops tries to write what became of its attempts while the store is away: longer than a restart
+/// or a failover of PostgreSQL takes, and within the 30 s that orchestrators give a process to stop.
+pub const STOP_WRITES_MAX: Duration = Duration::from_secs(15);

@@ -264,32 +264,38 @@ impl Pipeline {
         self.standing.leave();
         self.deliver.stop().await;
         self.persist.stop();
-        join(&self.persist_loop, "the group commit").await;
+        let is_written = join(&self.persist_loop, "the group commit").await && !self.persist.has_results();
         self.observe.stop();
         join(&self.observe_loop, "observing").await;
-        self.leave().await;
+        self.leave(is_written).await;
     }
 
-    /// The last thing: the others need not wait for the next beat to know that this process is gone.
-    async fn leave(&self) {
+    /// The last thing: the others need not wait for the next beat to know that this process is gone. What was sent and could
+    /// not be written down is not given up: the lease runs out, and those claims count as lost.
+    async fn leave(&self, is_written: bool) {
         let Some(beat_loop) = &self.beat_loop else { return };
         // What was given back is theirs. If this does not reach them, they find out within a beat.
         self.herald().tell(News::everything());
         beat_loop.abort();
+        if !is_written {
+            return;
+        }
         if let Err(error) = self.store.leave(self.clock.now()).await {
             tracing::warn!(%error, "could not leave in good order: the others take over in a moment");
         }
     }
 }
 
-/// Waits for the end of a loop that was told to stop.
-async fn join(running: &Mutex<Option<JoinHandle<()>>>, what: &str) {
+/// Waits for the end of a loop that was told to stop. Says whether it ended in good order.
+async fn join(running: &Mutex<Option<JoinHandle<()>>>, what: &str) -> bool {
     let running = running.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(running) = running
         && let Err(error) = running.await
     {
         tracing::error!(%error, "{what} ended early");
+        return false;
     }
+    true
 }
 
 /// Tells whoever may send it that work is due in the store: the desk here, and the other processes.

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::id::SubscriberNo;
-use tidegate_core::limits::{CLOSE_WINDOWS_MAX, STALE_ROUNDS_MAX};
+use tidegate_core::limits::{CLOSE_WINDOWS_MAX, STALE_ROUNDS_MAX, STOP_WRITES_MAX};
 use tidegate_core::span::SpanContext;
 use tidegate_core::time::Timestamp;
 use tidegate_store::coordination::{Coordination, News};
@@ -195,10 +195,19 @@ impl Persist {
         self.wake.notify_one();
     }
 
-    /// Lets the loop write what is there and end.
+    /// Lets the loop write what is there and end. If the store is away, it tries again for a while.
     pub fn stop(&self) {
-        self.lock().is_stopping = true;
+        {
+            let mut pending = self.lock();
+            pending.is_stopping = true;
+            pending.stop_until = self.clock.steady() + STOP_WRITES_MAX;
+        }
         self.wake.notify_one();
+    }
+
+    /// Whether there are results of attempts that are not written.
+    pub fn has_results(&self) -> bool {
+        !self.lock().results.is_empty()
     }
 
     /// The loop.
@@ -404,7 +413,8 @@ impl Persist {
     }
 
     /// The commit failed: submitters are told by their dropped channel, results and releases are kept for the next
-    /// try. Says whether to give up, as a stopping loop does: the next start finds these claims void anyway.
+    /// try. Says whether to give up, as a stopping loop does when it has nothing to write or its time is over: the next start
+    /// finds these claims void anyway.
     fn fail(&self, error: &Error, batch: Batch) -> bool {
         // Told once: until it works again, every try fails the same way.
         if self.is_healthy.swap(false, Ordering::Relaxed) {
@@ -423,14 +433,25 @@ impl Persist {
         for (gate, until) in batch.group.penalties {
             pending.penalties.entry(gate).or_insert(until);
         }
-        if pending.is_stopping {
-            // Whoever came meanwhile is told the same way; nobody else will look.
-            pending.submissions.clear();
-            pending.backfills.clear();
-            pending.steps.clear();
-            pending.seals.clear();
+        if !pending.is_stopping {
+            return false;
         }
-        pending.is_stopping
+        // Whoever came meanwhile is told the same way; nobody else will look.
+        pending.submissions.clear();
+        pending.backfills.clear();
+        pending.steps.clear();
+        pending.seals.clear();
+        let results = pending.results.len();
+        if self.clock.steady() < pending.stop_until {
+            return results == 0 && pending.released.is_empty();
+        }
+        if results > 0 {
+            tracing::error!(
+                results,
+                "the results of attempts cannot be written: these deliveries are sent again"
+            );
+        }
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

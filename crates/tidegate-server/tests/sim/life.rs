@@ -56,11 +56,6 @@ impl Life {
         self.cut_until.store(until, Ordering::Relaxed);
     }
 
-    /// It was cut off a moment ago.
-    pub(crate) fn was_cut(&self) -> bool {
-        self.cut_until.load(Ordering::Relaxed) + 2_000 > self.t()
-    }
-
     /// For how long it is cut off yet.
     pub(crate) fn cut_for(&self) -> Option<Duration> {
         let ms = self.cut_until.load(Ordering::Relaxed) - self.t();

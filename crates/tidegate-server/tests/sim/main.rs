@@ -63,7 +63,7 @@ const THREADS: usize = 2;
 const LINES_SHOWN: usize = 60;
 
 /// What a campaign must have seen.
-const RARE_PATHS: [&str; 60] = [
+const RARE_PATHS: [&str; 61] = [
     "a backfill done",
     "a breaker closed by a probe",
     "a breaker opened",
@@ -83,6 +83,7 @@ const RARE_PATHS: [&str; 60] = [
     "a gate closed by a receiver of folds",
     "a gate opened before its time",
     "a gate passed",
+    "a graceful stop while the store is away",
     "a graceful stop with attempts under way",
     "a held delivery released",
     "a job stopped",

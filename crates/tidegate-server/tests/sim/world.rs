@@ -243,8 +243,12 @@ impl World {
             history.violation(text);
         }
         history.posts_open = 0;
-        history.lives[site.life.no()] = if is_away { Ended::Suddenly } else { Ended::Cleanly };
-        if !history.claims.is_empty() && !is_away {
+        // The store is never away for as long as a process tries to write what it holds.
+        history.lives[site.life.no()] = Ended::Cleanly;
+        if is_away {
+            history.reach("a graceful stop while the store is away");
+        }
+        if !history.claims.is_empty() {
             let text = format!("a graceful stop kept {} claims", history.claims.len());
             history.violation(text);
         }

@@ -48,6 +48,8 @@ pub(super) struct Pending {
     pub(super) close_due: Option<Timestamp>,
     pub(super) is_urgent: bool,
     pub(super) is_stopping: bool,
+    /// Until when, on the steady clock, a stopping loop tries to write what it holds.
+    pub(super) stop_until: Duration,
     /// The store has not answered for long: nobody shall wait for it.
     pub(super) is_stuck: bool,
 }

@@ -314,8 +314,8 @@ impl Membership {
         history.line(t, format_args!("life {life} leaves: {found:?}"));
         let holds_nothing = found == TakenOver::default();
         history.lives[self.life.no()] = if holds_nothing { Ended::Cleanly } else { Ended::Suddenly };
-        // What it could not write down while it was cut off is not known to anybody.
-        if !holds_nothing && !self.life.was_cut() {
+        // What it could not write down it does not give up.
+        if !holds_nothing {
             history.violation(format!("a graceful stop of life {life} kept claims: {found:?}"));
         }
         Ok(())
