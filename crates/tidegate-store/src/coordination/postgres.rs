@@ -289,9 +289,9 @@ async fn listen(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<()> {
     let channel = channel(&shared.target);
     // A message is a transaction, and not worth waiting for a disk.
     let begin = format!("SET synchronous_commit = off; LISTEN {channel}");
-    session.client.batch_execute(&begin).await.map_err(failed)?;
+    answered(session.client.batch_execute(&begin)).await?;
     let notify = format!("SELECT pg_notify('{channel}', $1)");
-    let notify = session.client.prepare(&notify).await.map_err(failed)?;
+    let notify = answered(session.client.prepare(&notify)).await?;
     backoff.reset();
     shared.gaps.fetch_add(1, Ordering::Relaxed);
     shared.inbox.put(News::everything());

@@ -14,7 +14,7 @@ use tokio_postgres::Statement;
 use super::home::{self, Mark};
 use super::timer;
 use super::{BucketKey, Grant};
-use crate::postgres::connect::{Session, Target, failed};
+use crate::postgres::connect::{Session, Target, failed, in_time};
 use crate::{Error, Result};
 
 /// A statement here touches one row; it waits for another replica's at most.
@@ -186,6 +186,10 @@ pub(super) struct Moving {
 impl Tokens {
     pub(super) async fn open(target: &Target) -> Result<Self> {
         let session = target.connect().await?;
+        in_time(Self::prepare(session, target)).await?
+    }
+
+    async fn prepare(session: Session, target: &Target) -> Result<Self> {
         let client = &session.client;
         // Nothing here is worth waiting for a disk.
         client

@@ -381,7 +381,7 @@ pub(super) async fn load(pool: &Arc<Pool>, since: Version) -> Asked<Configuratio
     pool.transact(move |conn| {
         Box::pin(async move {
             let one_instant = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
-            conn.client().batch_execute(one_instant).await?;
+            conn.tell(one_instant).await?;
             read(conn, since).await
         })
     })

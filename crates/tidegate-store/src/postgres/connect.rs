@@ -30,8 +30,16 @@ const SSL_MODES: &str = "use disable, prefer, require, verify-ca or verify-full"
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// And for one that does to be ready to be asked.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// A server that is gone without a word is noticed within about this time.
+/// A server that is gone without a word is noticed within about this time, if something is on its way to it.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// If nothing is, it is asked after that time, so often and so many times: together that is less than what an answer may take.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBES_MAX: u32 = 3;
+
+/// The same on the server's side: what a session holds whose machine is gone is free for others in the same time.
+pub(super) const KEEPALIVES: &str =
+    "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
+    SET tcp_user_timeout = '15s';";
 
 /// Settings of every session. Plans must not depend on how the tables looked when a statement was first prepared, which
 /// is when they were empty: every question here is one that an index answers. Nothing of ours runs for long, and no
@@ -94,7 +102,10 @@ impl Target {
                 .ssl_mode(wants_tls)
                 .application_name("tidegate")
                 .connect_timeout(CONNECT_TIMEOUT)
+                .keepalives(true)
                 .keepalives_idle(SILENCE_MAX)
+                .keepalives_interval(PROBE_EVERY)
+                .keepalives_retries(PROBES_MAX)
                 .tcp_user_timeout(SILENCE_MAX);
             if address.servers.len() > 1 {
                 // A standby is of no use here.
@@ -135,7 +146,7 @@ impl Target {
     /// A new session with the usual settings. Its bytes are moved on the loop that asks for it.
     pub async fn connect(&self) -> Result<Session> {
         let session = self.connect_plain().await?;
-        let settings = format!("{SETTINGS} SET search_path = \"{}\"; {KEEPING}", self.schema);
+        let settings = format!("{SETTINGS} {KEEPALIVES} SET search_path = \"{}\"; {KEEPING}", self.schema);
         let asked = session.client.simple_query(&settings);
         let told = in_time(asked).await?.map_err(failed)?;
         let told = told.iter().find_map(|message| match message {
@@ -195,7 +206,7 @@ pub(super) fn host(config: &Config) -> String {
 }
 
 /// A server may take a connection and then say nothing.
-pub(super) async fn in_time<T>(asked: impl Future<Output = T>) -> std::result::Result<T, Refusal> {
+pub(crate) async fn in_time<T>(asked: impl Future<Output = T>) -> std::result::Result<T, Refusal> {
     tokio::select! {
         biased;
         answer = asked => Ok(answer),
@@ -274,6 +285,7 @@ fn innermost(error: &tokio_postgres::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::db::ANSWER_MAX;
     use super::*;
 
     #[test]
@@ -293,6 +305,17 @@ mod tests {
             let servers = Target::parse(url).unwrap().servers;
             let wish = |config: &Config| config.get_target_session_attrs();
             assert!(servers.iter().all(|config| wish(config) == TargetSessionAttrs::ReadWrite), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_noticed_sooner_than_an_answer_is_given_up() {
+        let target = Target::parse("postgres://u:p@one,two/tide").unwrap();
+        for config in &target.servers {
+            let (idle, every) = (config.get_keepalives_idle(), config.get_keepalives_interval());
+            let noticed = idle + every.unwrap() * config.get_keepalives_retries().unwrap();
+            assert!(config.get_keepalives() && noticed < ANSWER_MAX, "{noticed:?}");
+            assert_eq!(config.get_tcp_user_timeout(), Some(&idle));
         }
     }
 

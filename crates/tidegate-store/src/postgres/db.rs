@@ -26,7 +26,7 @@ use crate::coordination::timer::pause;
 pub(super) const SESSIONS_MAX: usize = 6;
 
 /// The server ends what it does before this, see the settings of a session. One that says nothing is gone, or the way to it is.
-const ANSWER_MAX: Duration = Duration::from_secs(35);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(35);
 
 /// What went wrong, with what the database said about it.
 #[derive(Debug)]
@@ -119,8 +119,15 @@ impl Conn {
         self.nonce.cast_signed()
     }
 
-    pub(super) fn client(&self) -> &Client {
+    /// Everybody else asks through what waits for an answer for a bounded time only.
+    fn client(&self) -> &Client {
         &self.session.client
+    }
+
+    /// For tests that look at what a session does.
+    #[cfg(test)]
+    pub(super) fn bare_client(&self) -> &Client {
+        self.client()
     }
 
     /// Whether nothing can be asked on it any more.
@@ -185,6 +192,21 @@ impl Conn {
     pub(super) async fn execute(&self, sql: &str, values: Values<'_>) -> Asked<u64> {
         let statement = self.prepared(sql).await?;
         self.answered(self.client().execute(&statement, values)).await
+    }
+
+    /// Rows of a statement that names a table of one period: it is not worth keeping prepared.
+    pub(super) async fn rows_once(&self, sql: &str, values: Values<'_>) -> Asked<Vec<Row>> {
+        self.answered(self.client().query(sql, values)).await
+    }
+
+    /// The same, of a row that is always there.
+    pub(super) async fn only_once(&self, sql: &str, values: Values<'_>) -> Asked<Row> {
+        self.answered(self.client().query_one(sql, values)).await
+    }
+
+    /// The same, of a statement that changes rows.
+    pub(super) async fn execute_once(&self, sql: &str, values: Values<'_>) -> Asked<u64> {
+        self.answered(self.client().execute(sql, values)).await
     }
 
     /// Several at once, for the time of one: the database works through them in this order. The first that fails fails all in
@@ -350,7 +372,80 @@ fn closed() -> Error {
 mod tests {
     use std::cell::RefCell;
 
+    use tokio::io::copy_bidirectional;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
+
     use super::*;
+
+    fn url() -> url::Url {
+        let url = std::env::var("TIDEGATE_TEST_POSTGRES").expect(
+            "set TIDEGATE_TEST_POSTGRES to the URL of a PostgreSQL server, or run `cargo xtask test`",
+        );
+        url::Url::parse(&url).unwrap()
+    }
+
+    /// A session, and what makes its server silent: both ends stay open, and nothing passes.
+    async fn fragile() -> (Conn, oneshot::Sender<()>) {
+        let mut url = url();
+        let server = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        url.set_host(Some("127.0.0.1")).unwrap();
+        url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
+        let (silence, is_silent) = oneshot::channel();
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(server).await.unwrap();
+            tokio::select! {
+                _ = copy_bidirectional(&mut client, &mut server) => {}
+                _ = is_silent => {}
+            }
+            std::future::pending::<()>().await;
+        });
+        (Conn::open(&Target::parse(url.as_str()).unwrap()).await.unwrap(), silence)
+    }
+
+    /// From the silence on time is virtual: it passes when nobody has anything to do but wait.
+    #[tokio::test]
+    async fn nothing_waits_for_a_silent_server_for_longer_than_for_an_answer() {
+        for which in 0..7 {
+            let (mut conn, silence) = fragile().await;
+            let prepared = "SELECT 1";
+            conn.only(prepared, &[]).await.unwrap();
+            silence.send(()).unwrap();
+            tokio::time::pause();
+            let asking = async {
+                match which {
+                    0 => conn.tell("SELECT 1").await,
+                    1 => conn.rows_once("SELECT 1", &[]).await.map(drop),
+                    2 => conn.only_once("SELECT 1", &[]).await.map(drop),
+                    3 => conn.execute_once("SELECT 1", &[]).await.map(drop),
+                    4 => conn.only(prepared, &[]).await.map(drop),
+                    5 => conn.together(&[(prepared, &[]), (prepared, &[])]).await.map(drop),
+                    _ => conn.begin().await,
+                }
+            };
+            let asked = timeout(2 * ANSWER_MAX, asking).await;
+            tokio::time::resume();
+            assert!(matches!(asked, Ok(Err(Fault::Silent))), "{which}: {asked:?}");
+            assert!(conn.is_over(), "nobody asks there again");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_notices_that_a_session_is_gone() {
+        let conn = Conn::open(&Target::parse(url().as_str()).unwrap()).await.unwrap();
+        for (name, expected) in [
+            ("tcp_keepalives_idle", "15"),
+            ("tcp_keepalives_interval", "5"),
+            ("tcp_keepalives_count", "3"),
+            ("tcp_user_timeout", "15000"),
+        ] {
+            let row = conn.only("SELECT current_setting($1)", &[&name]).await.unwrap();
+            assert_eq!(row.get::<_, &str>(0), expected, "{name}");
+        }
+    }
 
     #[tokio::test]
     async fn all_are_begun_in_order_before_one_is_waited_for_and_the_first_failure_counts() {

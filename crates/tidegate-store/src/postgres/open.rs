@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::commit::Writer;
-use super::connect::{Target, failed, root_cause};
+use super::connect::{KEEPALIVES, Target, failed, in_time, root_cause};
 use super::db::{Asked, Conn, Pool};
 use super::{Periods, PostgresStore, Shared, Terms, replicas};
 use crate::coordination::timer::pause;
@@ -129,7 +129,7 @@ async fn check_version(target: &Target) -> Result<()> {
     let session = target.connect().await?;
     let sql = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
         current_setting('transaction_read_only') = 'on', current_setting('server_encoding')";
-    let row = session.client.query_one(sql, &[]).await.map_err(failed)?;
+    let row = in_time(session.client.query_one(sql, &[])).await?.map_err(failed)?;
     if row.get::<_, i32>(0) < VERSION_MIN {
         let told: &str = row.get(1);
         return Err(Error::Unusable(format!("PostgreSQL {told} is too old: use version 15 or newer")));
@@ -178,7 +178,7 @@ async fn migrate_at_once(target: &Target) -> Result<bool> {
     let client = &session.client;
     let schema = target.schema();
     let lock = format!(
-        "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = {MIGRATE_WAIT_MS};
+        "{KEEPALIVES} SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = {MIGRATE_WAIT_MS};
          BEGIN; SELECT pg_advisory_xact_lock({}, {MIGRATIONS_LOCK})",
         target.space()
     );
@@ -359,7 +359,7 @@ async fn make_partitions(conn: &Conn, space: i32, periods: Periods, period: i64)
         let make = format!(
             "CREATE TABLE IF NOT EXISTS {table}_{period} PARTITION OF {table} FOR VALUES FROM ({from}) TO ({to})"
         );
-        conn.client().batch_execute(&make).await?;
+        conn.tell(&make).await?;
     }
     conn.execute("UPDATE installation SET period = $1", &[&period]).await?;
     Ok(())

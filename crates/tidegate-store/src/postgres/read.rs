@@ -230,7 +230,7 @@ pub(super) const RULES: &str =
 
 /// All of it is as of one instant, or an event that is brought to its window meanwhile would be nowhere.
 pub(super) async fn trace(conn: &Conn, project: ProjectNo, event: Seq) -> Asked<Trace> {
-    conn.client().batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    conn.tell("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
     let deliveries = conn.rows(&trace_sql(), &[&event, &project]).await?;
     let rules = conn.rows(RULES, &[&event, &project]).await?;
     let rule = |row: &Row| TraceRule {

@@ -32,7 +32,7 @@ pub(super) async fn recount(
     // its events neither there nor where they were put.
     let begin =
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; LOCK TABLE events IN ACCESS SHARE MODE";
-    conn.client().batch_execute(begin).await?;
+    conn.tell(begin).await?;
     recounter.begin(backfills::of_service(conn, of).await?);
     let (sql, limit) = (events_sql(), ROWS_PER_QUESTION as i64);
     let (kind, source) = (of.type_name.as_bytes(), of.service.as_bytes());

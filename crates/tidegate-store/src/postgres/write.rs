@@ -202,7 +202,7 @@ async fn prepare(conn: &Conn) -> Asked<()> {
     if conn.is_prepared() {
         return Ok(());
     }
-    conn.client().batch_execute(&at_once::definition()).await?;
+    conn.tell(&at_once::definition()).await?;
     conn.prepared(&at_once::CALL).await?;
     conn.set_prepared();
     Ok(())

@@ -81,7 +81,7 @@ async fn open() -> (String, Conn) {
 
 /// The plan that serves whatever the values are.
 async fn plan(conn: &Conn, sql: &str) -> String {
-    let client = conn.client();
+    let client = conn.bare_client();
     client.batch_execute(&format!("PREPARE pinned AS {sql}")).await.expect("the statement is valid");
     let numbers = sql.split('$').skip(1).map(|rest| {
         let digits = rest.len() - rest.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
@@ -131,7 +131,7 @@ fn plans_are_made_anew_as_tables_grow() {
 #[tokio::test]
 async fn a_plan_for_an_empty_table_is_not_kept() {
     let (url, conn) = open().await;
-    let client = conn.client();
+    let client = conn.bare_client();
     client.batch_execute("VACUUM ANALYZE deliveries").await.unwrap();
     let by_number = " using deliveries_pkey on ";
     let sql = deliveries::delivered();

@@ -152,10 +152,10 @@ impl Step<'_> {
         }
         let seqs: Vec<Seq> = due.iter().map(|(seq, _)| *seq).collect();
         // In this order: whoever makes deliveries of past events may wait for the table, but not with the table in hand.
-        self.conn.client().batch_execute(&format!("LOCK TABLE {table} IN ROW EXCLUSIVE MODE")).await?;
+        self.conn.tell(&format!("LOCK TABLE {table} IN ROW EXCLUSIVE MODE")).await?;
         self.conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&self.space, &PAST]).await?;
         let sql = format!("SELECT seq FROM {table} e WHERE seq = ANY($1) AND {NEEDED}");
-        let needed = self.conn.client().query(&sql, &[&seqs]).await?;
+        let needed = self.conn.rows_once(&sql, &[&seqs]).await?;
         let needed: Vec<Seq> = needed.iter().map(|row| row.get(0)).collect();
         if !needed.is_empty() {
             self.note_overdue(&needed).await?;
@@ -170,7 +170,7 @@ impl Step<'_> {
                     WHERE d.key_high = gone.key_high AND d.key_low = gone.key_low AND d.event = gone.seq)
              SELECT count(*) FROM gone"
         );
-        let removed: i64 = self.conn.client().query_one(&sql, &[&seqs]).await?.get(0);
+        let removed: i64 = self.conn.only_once(&sql, &[&seqs]).await?.get(0);
         self.out.events += removed.unsigned_abs();
         Ok(gone.iter().map(|(_, newest)| *newest).max())
     }

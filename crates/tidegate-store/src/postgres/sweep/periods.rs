@@ -153,7 +153,7 @@ impl Step<'_> {
 
     async fn is_empty(&self, table: &Table) -> Asked<bool> {
         let sql = format!("SELECT NOT EXISTS (SELECT 1 FROM {})", name("events", table));
-        Ok(self.conn.client().query_one(&sql, &[]).await?.get(0))
+        Ok(self.conn.only_once(&sql, &[]).await?.get(0))
     }
 
     /// Removes events of a period one by one, but for those with terms of their own. Says where to go on.
@@ -162,7 +162,7 @@ impl Step<'_> {
         let sql = format!(
             "SELECT seq, greatest(accepted_at, time), {HAS_OWN_TERM} FROM {name} e WHERE seq > $1 ORDER BY seq LIMIT $2"
         );
-        let rows = self.conn.client().query(&sql, &[&after, &self.limit()]).await?;
+        let rows = self.conn.rows_once(&sql, &[&after, &self.limit()]).await?;
         let due: Vec<(Seq, i64)> =
             rows.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| (row.get(0), row.get(1))).collect();
         let removed = self.remove_unless_needed(&name, &due).await?;
@@ -186,7 +186,7 @@ impl Step<'_> {
             "SELECT max(accepted_at) FROM (SELECT accepted_at FROM {} ORDER BY seq DESC LIMIT 1000) e",
             name("events", table)
         );
-        let row = self.conn.client().query_one(&sql, &[]).await?;
+        let row = self.conn.only_once(&sql, &[]).await?;
         Ok(row.get::<_, Option<i64>>(0).map(Timestamp::from_ms))
     }
 
@@ -205,7 +205,7 @@ impl Step<'_> {
         let (mut seqs, mut overdue, mut newest) = (BTreeSet::new(), BTreeSet::new(), None);
         let (mut bytes, mut after) = (0_i64, 0_i64);
         loop {
-            let row = self.conn.client().query_one(&sql, &[&after, &PIECE_ROWS]).await?;
+            let row = self.conn.only_once(&sql, &[&after, &PIECE_ROWS]).await?;
             seqs.extend(row.get::<_, Option<Vec<Seq>>>(2).unwrap_or_default());
             bytes += row.get::<_, i64>(3);
             overdue.extend(row.get::<_, Option<Vec<Seq>>>(4).unwrap_or_default());
@@ -227,12 +227,11 @@ impl Step<'_> {
 
     /// A number such that every delivery of a past event up to it is visible from here on, or will never be.
     async fn mark(&self) -> Asked<i64> {
-        let client = self.conn.client();
-        client.batch_execute("SAVEPOINT mark").await?;
+        self.conn.tell("SAVEPOINT mark").await?;
         self.conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&self.space, &PAST]).await?;
         let last = self.conn.only("SELECT ((last_value + 1) << 20) - 1 FROM numbers", &[]).await?.get(0);
         // Lets go of the lock again.
-        client.batch_execute("ROLLBACK TO mark; RELEASE mark").await?;
+        self.conn.tell("ROLLBACK TO mark; RELEASE mark").await?;
         Ok(last)
     }
 
@@ -261,7 +260,7 @@ impl Step<'_> {
             needed.overdue.extend(since);
             let seqs: Vec<Seq> = needed.seqs.into_iter().collect();
             let put_back = format!("INSERT INTO events SELECT * FROM {name} WHERE seq = ANY($1)");
-            self.conn.client().execute(&put_back, &[&seqs]).await?;
+            self.conn.execute_once(&put_back, &[&seqs]).await?;
             self.note_overdue(&needed.overdue.into_iter().collect::<Vec<_>>()).await?;
             keeping::raise_swept_until(self.conn, needed.newest).await?;
             self.conn.execute("DELETE FROM periods_kept WHERE period = $1", &[&table.period]).await?;
@@ -272,20 +271,19 @@ impl Step<'_> {
 
     async fn detach(&self, kind: &str, name: &str) -> Asked<()> {
         let sql = format!("{LOCK_TIMEOUT}; ALTER TABLE {kind} DETACH PARTITION {name}");
-        Ok(self.conn.client().batch_execute(&sql).await?)
+        self.conn.tell(&sql).await
     }
 
     /// Undoes `work` if it had to wait for too long, or says no.
     async fn detaching(&self, work: impl Future<Output = Asked<bool>>) -> Asked<bool> {
-        let client = self.conn.client();
-        client.batch_execute("SAVEPOINT detaching").await?;
+        self.conn.tell("SAVEPOINT detaching").await?;
         match work.await {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             Err(Fault::Database(error)) if has_waited(&error) => {}
             Err(error) => return Err(error),
         }
-        client.batch_execute("ROLLBACK TO detaching").await?;
+        self.conn.tell("ROLLBACK TO detaching").await?;
         tracing::debug!("a period is dropped another time: others are using it");
         Ok(false)
     }
@@ -308,10 +306,10 @@ impl Step<'_> {
              folded AS (DELETE FROM members_kept m USING e WHERE NOT e.is_kept AND m.event = e.seq)
              SELECT count(*), count(*) FILTER (WHERE NOT is_kept), max(seq) FROM e"
         );
-        let row = self.conn.client().query_one(&sql, &[&after, &self.limit()]).await?;
+        let row = self.conn.only_once(&sql, &[&after, &self.limit()]).await?;
         self.out.events += row.get::<_, i64>(1).unsigned_abs();
         if row.get::<_, i64>(0) < self.limit() {
-            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            self.conn.tell(&format!("DROP TABLE {name}")).await?;
             return Ok(None);
         }
         Ok(row.get(2))
@@ -362,7 +360,7 @@ impl Step<'_> {
         }
         let sql = members_sql(&name("members", table), "1");
         let sql = format!("SELECT count(*) FROM ({sql} LIMIT $2) m");
-        let count: i64 = self.conn.client().query_one(&sql, &[&left, &more]).await?.get(0);
+        let count: i64 = self.conn.only_once(&sql, &[&left, &more]).await?.get(0);
         Ok((count < more).then_some(left))
     }
 
@@ -371,8 +369,8 @@ impl Step<'_> {
             let name = name("members", table);
             self.detach("members", &name).await?;
             let put_back = format!("INSERT INTO members {}", members_sql(&name, "m.*"));
-            self.conn.client().execute(&put_back, &[&left]).await?;
-            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            self.conn.execute_once(&put_back, &[&left]).await?;
+            self.conn.tell(&format!("DROP TABLE {name}")).await?;
             Ok(true)
         })
         .await
@@ -383,8 +381,8 @@ impl Step<'_> {
             let name = name("attempts", table);
             self.detach("attempts", &name).await?;
             let put_back = format!("INSERT INTO attempts SELECT * FROM {name} WHERE delivery = ANY($1)");
-            self.conn.client().execute(&put_back, &[&left]).await?;
-            self.conn.client().batch_execute(&format!("DROP TABLE {name}")).await?;
+            self.conn.execute_once(&put_back, &[&left]).await?;
+            self.conn.tell(&format!("DROP TABLE {name}")).await?;
             Ok(true)
         })
         .await

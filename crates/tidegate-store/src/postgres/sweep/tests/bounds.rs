@@ -78,7 +78,7 @@ async fn what_is_moved_is_found_by_its_number() {
         (members, "'{1,2,3}'", "members_kept_pkey"),
     ] {
         // Tables that nobody has filled are small enough to be read whole.
-        let client = session.client();
+        let client = session.bare_client();
         client.batch_execute(&format!("SET enable_seqscan = off; PREPARE pinned AS {sql}")).await.unwrap();
         let told =
             client.simple_query(&format!("EXPLAIN (COSTS OFF) EXECUTE pinned({values})")).await.unwrap();
@@ -117,7 +117,7 @@ async fn what_comes_late_is_not_passed_over() {
          INSERT INTO events SELECT * FROM late",
         block << BLOCK_BITS
     );
-    slow.client().batch_execute(&late).await.unwrap();
+    slow.bare_client().batch_execute(&late).await.unwrap();
     slow.commit().await.unwrap();
     assert_eq!(bench.events(PROJECT).await.len(), 2);
     assert_eq!(round(Arc::clone(bench.store()), Sweep::BEGIN, bench.now).await, 2);
