@@ -42,6 +42,10 @@ fn entering() -> Cow<'static, str> {
 const CHECK: &str = "SELECT CASE WHEN version <> $1
     THEN refuse('tidegate: the configuration moved to ' || version, 'TG001') END FROM installation";
 
+/// Holds the subscribers whose rows a group changes, in the order of their numbers: two groups that change the same ones in
+/// opposite order would wait for each other.
+const HOLD_SUBSCRIBERS: &str = "SELECT FROM subscribers WHERE no = ANY($1) ORDER BY no FOR NO KEY UPDATE";
+
 /// Results that one statement writes: it looks up the values of each among those of all.
 const RESULTS_AT_ONCE: usize = 1_024;
 
@@ -237,7 +241,18 @@ async fn begin(context: &Context<'_>, session: i64) -> Asked<()> {
     if !context.group.submissions.is_empty() {
         asks.push((CHECK, &version));
     }
+    let changed = changed_subscribers(context.group);
+    let changed = [&changed as &(dyn ToSql + Sync)];
+    // One alone waits for nobody with another one in hand.
+    if context.group.streaks.len() + context.group.backfills.len() > 1 {
+        asks.push((HOLD_SUBSCRIBERS, &changed));
+    }
     context.conn.together(&asks).await.map(drop)
+}
+
+fn changed_subscribers(group: &Group) -> Vec<SubscriberNo> {
+    let failing = group.streaks.iter().map(|(subscriber, _)| *subscriber);
+    failing.chain(group.backfills.iter().map(|step| step.subscriber)).collect()
 }
 
 /// An ordinary group: one statement, which is a transaction by itself. It expects all ids to be new, unless some were not

@@ -97,3 +97,34 @@ async fn a_step_that_came_to_nothing_is_not_adopted() {
         "and nothing was done"
     );
 }
+
+/// Of two groups that change the same subscribers in opposite order, none waits for the other with one of them in hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_subscribers_that_a_group_changes_are_held_in_order() {
+    let schema = Schema::new();
+    let store = Arc::new(schema.open(schema.url(), NOW).await);
+    send(&store, &["1", "2"], &[]).await;
+    let mut change = new_subscriber("low");
+    if let Change::CreateSubscriber(new) = &mut change {
+        new.backfill_from = Some(Timestamp::from_ms(0));
+    }
+    let low = store.change(change, NOW).await.unwrap().no;
+    let high = subscriber(&store).await;
+    assert!(low < high);
+    let (step, _) = store.backfill(low, 1).await.unwrap().expect("it has begun");
+    let (session, looker) = (connect(&schema).await, connect(&schema).await);
+    session.client.batch_execute("BEGIN").await.unwrap();
+    let hold = "SELECT no FROM subscribers WHERE no = $1 FOR UPDATE NOWAIT";
+    session.client.query_one(hold, &[&low]).await.unwrap();
+    // It writes about the failing one first.
+    let streaks = vec![(high, Some(NOW))];
+    let group = Arc::new(Group { now: NOW, streaks, backfills: vec![step], ..Group::default() });
+    let waiting = {
+        let (store, group) = (Arc::clone(&store), Arc::clone(&group));
+        tokio::spawn(async move { store.commit(group).await })
+    };
+    until_somebody_waits_for(&session.client, &looker.client).await;
+    looker.client.query_one(hold, &[&high]).await.expect("nobody has it who waits for a lower one");
+    session.client.batch_execute("COMMIT").await.unwrap();
+    waiting.await.unwrap().expect("it is written");
+}
