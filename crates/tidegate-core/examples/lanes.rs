@@ -57,6 +57,7 @@ fn job(subscriber: i64, delivery: i64) -> Job {
         accepted_at: at(0),
         replay: false,
         out_of_order: false,
+        is_suspect: false,
         fold: None,
         body: Bytes::from_static(b"{}"),
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::id::{DeliveryKey, DeliveryNo, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
+use crate::limits::CLAIMS_LOST_MAX;
 use crate::time::Timestamp;
 
 /// Where a delivery stands, as users see it.
@@ -88,6 +89,8 @@ pub struct Job {
     pub replay: bool,
     /// It stepped aside for others of its lane, and comes out of order.
     pub out_of_order: bool,
+    /// Too many processes ended while they held it: it is begun by a commit of its own before it is sent.
+    pub is_suspect: bool,
     /// The window it was, whose events are read when they are sent.
     pub fold: Option<WindowNo>,
     /// The frozen bytes to send; empty for a fold.
@@ -98,5 +101,53 @@ impl Job {
     /// Its delivery, and no other.
     pub fn key(&self) -> DeliveryKey {
         DeliveryKey { no: self.delivery, nonce: self.nonce }
+    }
+}
+
+/// What a delivery's count of lost claims is while a suspect is being sent.
+pub const LOST_BEGUN: u32 = CLAIMS_LOST_MAX + 1;
+
+/// Whether a delivery with so many lost claims is a suspect.
+pub fn is_suspect(lost: u32) -> bool {
+    lost >= CLAIMS_LOST_MAX
+}
+
+/// The count of lost claims after the holder of one has ended, hard or in good order; nothing if the delivery is to be set aside.
+/// A claim alone accuses nobody: much of what a process holds only waits. So a suspect is set aside only if it was begun.
+pub fn after_end(lost: u32, is_hard: bool) -> Option<u32> {
+    match is_hard {
+        true if lost >= LOST_BEGUN => None,
+        true => Some((lost + 1).min(CLAIMS_LOST_MAX)),
+        false => Some(lost.min(CLAIMS_LOST_MAX)),
+    }
+}
+
+/// Why a suspect was set aside, and what to do about it.
+pub fn set_aside_reason() -> String {
+    format!(
+        "the process ended {CLAIMS_LOST_MAX} times while it held this delivery and once more while sending it: find out from \
+         its log why, then retry the delivery"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_suspect_that_was_begun_is_set_aside() {
+        let mut lost = 0;
+        for end in 1..=3 * CLAIMS_LOST_MAX {
+            lost = after_end(lost, true).expect("it was never begun");
+            assert_eq!(is_suspect(lost), end >= CLAIMS_LOST_MAX, "after {end} ends");
+        }
+        assert_eq!(after_end(LOST_BEGUN, true), None);
+    }
+
+    #[test]
+    fn an_end_in_good_order_accuses_nobody() {
+        for lost in 0..=LOST_BEGUN {
+            assert_eq!(after_end(lost, false), Some(lost.min(CLAIMS_LOST_MAX)));
+        }
     }
 }

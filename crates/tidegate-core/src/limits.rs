@@ -141,7 +141,9 @@ pub const DISABLE_AFTER_MAX_MS: u64 = 90 * 24 * 3_600_000;
 pub const EXHAUSTED_TOLD_EVERY_MS: u64 = 60_000;
 /// A receiver's `Retry-After` is honoured up to one hour.
 pub const RETRY_AFTER_MAX_MS: u64 = 3_600_000;
-/// Claims of one delivery that ended without a result (the process died) before it is set aside as exhausted.
+/// Claims of one delivery that ended without a result (the process died) before it is a suspect: from then on it is begun by a
+/// commit of its own before it is sent, and set aside as exhausted if the process ends in between. Sixteen, so that a crash
+/// loop of other causes rarely makes suspects, and one delivery that ends its process stops doing so soon.
 pub const CLAIMS_LOST_MAX: u32 = 16;
 /// Subscribers that a beat names because more of theirs is under way than the process may have: 8 KiB, once a second. While
 /// there are more of them, nobody's places move.

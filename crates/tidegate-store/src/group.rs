@@ -42,6 +42,8 @@ pub struct Group {
     pub steps: Vec<JobStep>,
     /// Folded deliveries that begin to leave.
     pub seals: Vec<Seal>,
+    /// Suspects that begin to be sent.
+    pub begun: Vec<Claim>,
     /// How many windows whose time has come are to be closed at most.
     pub close: usize,
     /// By how many percent congestion lengthens quiet periods, of those that are lengthened.
@@ -72,6 +74,7 @@ impl Group {
             backfills: self.backfills.clone(),
             steps: self.steps.clone(),
             seals: self.seals.clone(),
+            begun: self.begun.clone(),
             close: self.close,
             ..self.bare()
         }
@@ -90,20 +93,21 @@ impl Group {
         let released = self.released.iter().map(|one| with(&|piece| piece.released.push(*one)));
         let asked = self.asked.iter().map(|one| with(&|piece| piece.asked.push(*one)));
         let seals = self.seals.iter().map(|one| with(&|piece| piece.seals.push(*one)));
+        let begun = self.begun.iter().map(|one| with(&|piece| piece.begun.push(*one)));
         let close = (self.close > 0).then(|| with(&|piece| piece.close = self.close));
         let backfills = self.backfills.iter().map(|one| with(&|piece| piece.backfills.push(one.clone())));
         let steps = self.steps.iter().map(|one| with(&|piece| piece.steps.push(one.clone())));
         let first = results.chain(streaks).chain(penalties).chain(released).chain(asked);
-        first.chain(seals).chain(close).chain(backfills).chain(steps).collect()
+        first.chain(seals).chain(begun).chain(close).chain(backfills).chain(steps).collect()
     }
 
     /// A piece can not be written, whoever tries: it is told and left out, so that nobody else waits for it. A claim whose
     /// result was left out ends with the process.
     pub(crate) fn leave_out(self, error: &Error, all: &mut Committed) {
-        let Self { results, seals, .. } = &self;
+        let Self { results, seals, begun, .. } = &self;
         let delivery = results.first().map(|one| one.claim.delivery);
         tracing::error!(%error, delivery, "something can not be written and is left out");
-        all.unsealed.extend(seals.iter().map(|seal| seal.claim));
+        all.unsealed.extend(seals.iter().map(|seal| seal.claim).chain(begun.iter().copied()));
         all.refused += 1;
     }
 
@@ -409,7 +413,7 @@ pub struct Committed {
     pub stale: u64,
     /// What could not be written and was left out, beside submissions.
     pub refused: u64,
-    /// Claims by which something was to be sealed and that were no longer valid: it must not be sent by them.
+    /// Claims by which something was to be sealed or begun and that were no longer valid: it must not be sent by them.
     pub unsealed: Vec<Claim>,
     /// Windows that closed.
     pub closed: Vec<ClosedWindow>,

@@ -101,6 +101,6 @@ pub struct Vital {
 pub struct TakenOver {
     /// Deliveries that are due again.
     pub due: u64,
-    /// Deliveries that were in hand at too many ends and are set aside as exhausted.
+    /// Suspects that were being sent and are set aside as exhausted.
     pub set_aside: u64,
 }

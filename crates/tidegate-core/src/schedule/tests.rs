@@ -21,6 +21,7 @@ pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
         accepted_at: Timestamp::from_ms(0),
         replay: false,
         out_of_order: false,
+        is_suspect: false,
         fold: None,
         body: Bytes::from_static(b"{}"),
     }

@@ -172,6 +172,17 @@ impl Deliver {
         ended(turn, Outcome::Unsent)
     }
 
+    /// Notes that a suspect begins to be sent; or says how its turn ends, if that cannot be written. This is the last thing before
+    /// the request: what still waits for something must not be taken for what ended the process.
+    async fn begin_suspect(&self, turn: &Turn) -> Result<(), Ended> {
+        if !turn.job.is_suspect {
+            return Ok(());
+        }
+        let delivery = self.mint.delivery(turn.job.key());
+        tracing::info!(delivery, "the process ended often while it held this delivery: it is sent again");
+        self.persist.begin(claim(&turn.job)).await.map_err(|_| self.withhold(turn))
+    }
+
     async fn attempt(&self, pick: &Pick, mut place: Place<'_>) -> Ended {
         let (turn, job) = (&pick.turn, &pick.turn.job);
         let begun = match self.begin(pick).await {

@@ -173,6 +173,14 @@ impl Persist {
         self.wake.notify_one();
     }
 
+    /// A suspect begins to be sent; answers after the commit, and with an error if it is no longer ours.
+    pub async fn begin(&self, claim: Claim) -> Result<(), Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        self.lock().begun.push((claim, reply));
+        self.wake.notify_one();
+        answer.await.map_err(|_| Unavailable::Store)
+    }
+
     /// Writes a step of a backfill; answers after the commit.
     pub async fn backfill(&self, step: BackfillStep) -> Result<(), Unavailable> {
         let (reply, answer) = oneshot::channel();
@@ -377,6 +385,7 @@ impl Persist {
         self.watch.committed(&batch.group, committed.stale);
         self.observe.committed(&mut batch.group, &committed);
         self.observe.end_group();
+        batch.answer_senders(&committed.unsealed);
         for (submitter, result) in batch.submitters.into_iter().zip(committed.submissions) {
             if let Err(error) = &result {
                 tracing::error!(%error, "a submission could not be written");
@@ -386,11 +395,6 @@ impl Persist {
         }
         for backfiller in batch.backfillers {
             let _ = backfiller.send(());
-        }
-        // Whoever lost the right to send hears nothing.
-        let sealed = batch.group.seals.iter().map(|seal| !committed.unsealed.contains(&seal.claim));
-        for (sealer, _) in batch.sealers.into_iter().zip(sealed).filter(|(_, is_sealed)| *is_sealed) {
-            let _ = sealer.send(());
         }
         for (stepper, step) in batch.steppers.into_iter().zip(&batch.group.steps) {
             let _ = stepper.send(committed.stepped.contains(&step.job));
@@ -441,6 +445,7 @@ impl Persist {
         pending.backfills.clear();
         pending.steps.clear();
         pending.seals.clear();
+        pending.begun.clear();
         let results = pending.results.len();
         if self.clock.steady() < pending.stop_until {
             return results == 0 && pending.released.is_empty();

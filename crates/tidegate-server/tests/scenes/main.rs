@@ -4,6 +4,7 @@
 mod gate;
 mod log;
 mod stage;
+mod suspects;
 mod unsealed;
 
 use serde_json::{Value, json};

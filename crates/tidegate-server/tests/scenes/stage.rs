@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate_core::attempt::{Phases, ResponseHead};
+use tidegate_core::delivery::Status;
 use tidegate_core::egress::Policy;
 use tidegate_core::id::SubscriberNo;
 use tidegate_core::ingest::Request;
@@ -29,7 +30,8 @@ use tidegate_server::standing::Standing;
 use tidegate_store::conformance::finished;
 use tidegate_store::sqlite::{Calls, SqliteStore};
 use tidegate_store::{
-    Change, DeliveryRow, Group, NewSubscriber, Refill, Room, Store, SubscriberUpdate, Trace, TraceRule,
+    Change, DeliveryFilter, DeliveryRow, Group, NewSubscriber, Refill, Room, Store, SubscriberUpdate, Trace,
+    TraceRule,
 };
 use tokio::runtime::Handle;
 
@@ -124,6 +126,18 @@ impl Transport for Receivers {
     }
 }
 
+/// The store in a folder.
+fn open(dir: &Path, now: Timestamp) -> SqliteStore {
+    SqliteStore::open(dir, b"a salt of a scene", 1, now, Calls::Inline).expect("a store")
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("a folder").flatten() {
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+    }
+}
+
 /// A running product whose time is ours.
 pub(crate) struct Stage {
     dir: PathBuf,
@@ -177,10 +191,7 @@ impl Stage {
         let Some((_, pipeline)) = self.show.take() else { return };
         pipeline.stop().await;
         let next = self.dir.with_extension("next");
-        std::fs::create_dir_all(&next).expect("a folder");
-        for file in std::fs::read_dir(&self.dir).expect("a folder").flatten() {
-            std::fs::copy(file.path(), next.join(file.file_name())).expect("a copy");
-        }
+        copy_all(&self.dir, &next);
         let _ = std::fs::remove_dir_all(std::mem::replace(&mut self.dir, next));
     }
 
@@ -240,6 +251,31 @@ impl Stage {
             (claimed.jobs.len(), commit(Group { now, results, ..Group::default() }).await.stale),
             (1, 0)
         );
+    }
+
+    /// While no process runs: so many start, claim what is due of a subscriber, and end without a word.
+    pub(crate) async fn lose_claims(&self, no: SubscriberNo, times: u32) {
+        let now = self.clock.now();
+        for _ in 0..times {
+            let store = open(&self.dir, now);
+            let refills = vec![Refill { subscriber: no, jobs: 9 }];
+            let group = Group { now, close: 9, refills, room: Room::new(1 << 20), ..Group::default() };
+            assert!(!store.commit(Arc::new(group)).await.expect("the store works").jobs.is_empty());
+        }
+    }
+
+    /// Where each event of the deliveries would stand if the process ended at this instant and another one started.
+    pub(crate) async fn after_crash(&self) -> Vec<(String, Status)> {
+        let copy = self.dir.with_extension("copy");
+        copy_all(&self.dir, &copy);
+        let store = open(&copy, self.clock.now());
+        let filter = DeliveryFilter { limit: 100, ..DeliveryFilter::default() };
+        let rows = store.deliveries(PROJECT, filter).await.expect("the store works").items;
+        drop(store);
+        let _ = std::fs::remove_dir_all(copy);
+        let mut all: Vec<_> = rows.into_iter().map(|row| (row.events.join(" "), row.status)).collect();
+        all.sort();
+        all
     }
 
     /// Another definition of a subscriber.

@@ -61,6 +61,11 @@ pub(crate) async fn check(site: &Site, plan: &Plan) {
         the_healthy_are_not_delayed(&history, &mut found);
         met.extend(super::breakers::check(&history, &mut found));
     }
+    super::killed::nothing_unsent_is_exhausted(
+        &mut site.history.lock(),
+        books.deliveries.values(),
+        &mut found,
+    );
     super::folds::check(site, &mut found).await;
     super::counts::check(site, &mut found).await;
     traces_are_true(site, &books, &mut found).await;

@@ -80,6 +80,8 @@ pub(crate) struct History {
     pub(crate) version: Version,
     /// Claims in the hands of those that live.
     pub(crate) claims: BTreeMap<DeliveryNo, Claimed>,
+    /// When each suspect was begun for the last time, and in which life.
+    pub(crate) begun: BTreeMap<DeliveryNo, (i64, usize)>,
     /// Commits in one instant, and which.
     pub(crate) spins: (i64, u32),
     /// Successful retries by hand.
@@ -195,6 +197,8 @@ pub(crate) struct Claimed {
     pub(crate) attempts: u32,
     /// Whose.
     pub(crate) life: usize,
+    /// It must be begun before it is sent.
+    pub(crate) is_suspect: bool,
 }
 
 /// What is true of a subscriber.
@@ -358,8 +362,13 @@ impl History {
 
     /// What is wrong with a life that sends this delivery, if it is not its own.
     pub(crate) fn unheld(&self, delivery: DeliveryNo, life: usize) -> Option<String> {
-        let is_held = self.claims.get(&delivery).is_some_and(|claimed| claimed.life == life);
-        (!is_held).then(|| format!("P3 life {life} sends delivery {delivery}, which is not its own"))
+        let Some(claimed) = self.claims.get(&delivery).filter(|claimed| claimed.life == life) else {
+            return Some(format!("P3 life {life} sends delivery {delivery}, which is not its own"));
+        };
+        let is_begun = self.begun.get(&delivery).is_some_and(|(_, begun_in)| *begun_in == life);
+        let is_early = claimed.is_suspect && !is_begun;
+        is_early
+            .then(|| format!("P2 life {life} sends suspect {delivery} before it is written that it begins"))
     }
 
     /// Whatever a life still does is seen by nobody, or known to be void.

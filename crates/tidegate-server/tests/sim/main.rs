@@ -25,6 +25,7 @@ mod folds;
 mod gates;
 mod history;
 mod keeping;
+mod killed;
 mod life;
 mod notes;
 mod pasts;
@@ -202,6 +203,12 @@ fn run(seed: u64) -> Outcome {
     judge(seed, &history, || world.run())
 }
 
+fn run_killed(seed: u64) -> Outcome {
+    let mut world = World::of(killed::plan(seed));
+    let history = world.history.clone();
+    judge(seed, &history, || world.run())
+}
+
 fn run_shared(seed: u64) -> Outcome {
     let mut crowd = Crowd::new(seed).expect("a store can be made");
     let history = crowd.history.clone();
@@ -356,6 +363,18 @@ fn what_a_store_lost_is_never_taken_for_what_came_after() {
 }
 
 #[test]
+fn nothing_unsent_is_exhausted_however_often_the_process_is_killed() {
+    campaign(&Kind {
+        run: run_killed,
+        kept: "",
+        seeds: (setting("TIDEGATE_SIM_SHARED", SHARED_DEFAULT), setting("TIDEGATE_SIM_FROM", 0)),
+        rare_paths: killed::RARE_PATHS.to_vec(),
+        campaign: SHARED_DEFAULT,
+        option: "--seeds 0 --shared 1",
+    });
+}
+
+#[test]
 fn one_seed_gives_one_history() {
     for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
         repeats(run, seed);
@@ -364,6 +383,7 @@ fn one_seed_gives_one_history() {
     repeats(run_shared, 2);
     repeats(run_joining, 1);
     repeats(run_rewound, 1);
+    repeats(run_killed, 1);
 }
 
 fn repeats(run: fn(u64) -> Outcome, seed: u64) {

@@ -58,7 +58,10 @@ fn is_fold_recorded(history: &mut History, life: usize, delivery: DeliveryNo) ->
 /// Notes what the store was told of an attempt.
 pub(crate) fn note_result(history: &mut History, life: usize, finished: &Finished) {
     let delivery = finished.claim.delivery;
-    history.claims.remove(&delivery);
+    let was_suspect = history.claims.remove(&delivery).is_some_and(|claimed| claimed.is_suspect);
+    if was_suspect && finished.next == Next::Delivered {
+        history.reach("a suspect delivered");
+    }
     if matches!(finished.next, Next::Exhausted(_)) {
         history.reach("a delivery exhausted");
     }

@@ -55,10 +55,15 @@ enum End {
 impl World {
     /// The world of a seed, not yet running.
     pub(crate) fn new(seed: u64) -> Self {
+        Self::of(Plan::new(seed))
+    }
+
+    /// The world of a plan, not yet running.
+    pub(crate) fn of(plan: Plan) -> Self {
         Self {
-            plan: Arc::new(Plan::new(seed)),
             history: Histories::default(),
-            dir: fresh_dir(seed),
+            dir: fresh_dir(plan.seed),
+            plan: Arc::new(plan),
             t: 0,
             moved_ms: 0,
             cursor: Arc::default(),

@@ -308,6 +308,21 @@ impl Bench {
         self.commit(Group { released: vec![claim(job)], ..Group::default() }).await;
     }
 
+    /// Says that a suspect begins to be sent; whether it may.
+    pub(crate) async fn begin(&self, job: &Job) -> bool {
+        let committed = self.commit(Group { begun: vec![claim(job)], ..Group::default() }).await;
+        assert!(committed.unsealed.iter().all(|void| *void == claim(job)), "{:?}", committed.unsealed);
+        committed.unsealed.is_empty()
+    }
+
+    /// Loses the claims of everything that is due, over and over.
+    pub(crate) async fn crash(&mut self, subscriber: SubscriberNo, times: u32) {
+        for _ in 0..times {
+            assert!(!self.claim_all(subscriber).await.is_empty());
+            self.reopen().await;
+        }
+    }
+
     pub(crate) async fn retry(&self, delivery: i64) -> RetryOutcome {
         self.store().retry(PROJECT, delivery, self.now).await.expect("the store works")
     }

@@ -36,6 +36,7 @@ mod room;
 mod scratch;
 mod sealed;
 mod stress;
+mod suspects;
 mod trace;
 mod trigger;
 mod verification;
@@ -102,6 +103,7 @@ pub fn cases() -> Vec<Case> {
         jobs::cases(),
         retention::cases(),
         restart::cases(),
+        suspects::cases(),
         backfill::cases(),
         configuration::cases(),
         sealed::cases(),

@@ -1,10 +1,6 @@
-//! Restart: what was in hand when a process ended is due again under the same id, but not for ever (P2, P3).
+//! Restart: what was in hand when a process ended is due again under the same id (P2, P3).
 
 use std::time::Duration;
-
-use tidegate_core::delivery::Status;
-use tidegate_core::limits::CLAIMS_LOST_MAX;
-use tidegate_core::retry::Next;
 
 use super::bench::{Bench, bodies, draft, room};
 use super::{Case, named};
@@ -13,9 +9,6 @@ use crate::RetryOutcome;
 pub(super) fn cases() -> Vec<Case> {
     named!["restart":
         claims_are_void_after_a_restart,
-        what_ends_too_many_lives_is_set_aside,
-        its_lane_goes_on_without_it,
-        a_result_forgives_the_lives_it_ended,
         in_a_lane_the_older_goes_first_after_a_restart,
         incarnations_only_grow,
         the_salt_stays,
@@ -38,54 +31,6 @@ async fn claims_are_void_after_a_restart(mut bench: Bench) {
         [in_memory[0].delivery, claimed.delivery]
     );
     assert!(jobs.iter().all(|job| job.token == 2 && job.attempts == 0));
-}
-
-/// Loses the claim of everything due, over and over.
-async fn crash(bench: &mut Bench, subscriber: i64, times: u32) {
-    for _ in 0..times {
-        assert!(!bench.claim_all(subscriber).await.is_empty());
-        bench.reopen().await;
-    }
-}
-
-async fn what_ends_too_many_lives_is_set_aside(mut bench: Bench) {
-    let subscriber = bench.subscriber("s").await;
-    bench.send([draft("poison").to(subscriber)]).await;
-    crash(&mut bench, subscriber, CLAIMS_LOST_MAX - 1).await;
-    assert_eq!(bench.status(subscriber, "poison").await, Status::Pending);
-    bench.pass(77);
-    crash(&mut bench, subscriber, 1).await;
-    assert!(bench.claim_all(subscriber).await.is_empty());
-    let row = bench.row(subscriber, "poison").await;
-    assert_eq!((row.status, row.finished_at), (Status::Exhausted, Some(bench.now)));
-    assert!(row.reason.unwrap().contains(&CLAIMS_LOST_MAX.to_string()));
-    assert_eq!(bench.retry(row.no).await, RetryOutcome::Due { subscriber });
-    crash(&mut bench, subscriber, 1).await;
-    bench.deliver(&bench.claim_one(subscriber).await).await;
-}
-
-async fn its_lane_goes_on_without_it(mut bench: Bench) {
-    let subscriber = bench.subscriber("s").await;
-    let names = ["poison", "2", "3"];
-    bench.send(names.map(|name| draft(name).saying(name).lane(subscriber, 1))).await;
-    crash(&mut bench, subscriber, CLAIMS_LOST_MAX).await;
-    assert_eq!(bench.status(subscriber, "poison").await, Status::Exhausted);
-    for name in ["2", "3"] {
-        let job = bench.claim_one(subscriber).await;
-        assert_eq!(bodies(std::slice::from_ref(&job)), [name]);
-        bench.deliver(&job).await;
-    }
-}
-
-async fn a_result_forgives_the_lives_it_ended(mut bench: Bench) {
-    let subscriber = bench.subscriber("s").await;
-    bench.send([draft("1").to(subscriber)]).await;
-    for _ in 0..3 {
-        crash(&mut bench, subscriber, CLAIMS_LOST_MAX - 1).await;
-        let job = bench.claim_one(subscriber).await;
-        bench.finish(&job, Next::RetryAt(bench.now)).await;
-    }
-    assert_eq!(bench.status(subscriber, "1").await, Status::Retrying);
 }
 
 async fn in_a_lane_the_older_goes_first_after_a_restart(mut bench: Bench) {

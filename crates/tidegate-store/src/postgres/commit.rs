@@ -359,8 +359,9 @@ impl Writer {
         let routed = routed.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
         let concerned: BTreeSet<SubscriberNo> = concerned.chain(routed).collect();
         committed.postponed = concerned.into_iter().map(|subscriber| (subscriber, group.now)).collect();
-        // Nothing was sent by these claims: whoever asked to seal them gives them back.
-        committed.unsealed = group.seals.iter().map(|seal| seal.claim).collect();
+        // Nothing was sent by these claims: whoever asked to seal or begin them gives them back.
+        let sealed = group.seals.iter().map(|seal| seal.claim);
+        committed.unsealed = sealed.chain(group.begun.iter().copied()).collect();
         committed.close_due = windows::next_due(conn).await?;
         if group.close > 0 {
             committed.postponed.extend(deliveries::due(conn).await?);

@@ -6,8 +6,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_core::attempt::{ErrorClass, Phases, ResponseHead};
-use tidegate_core::delivery::{Job, Status};
+use tidegate_core::delivery::{self, Job, Status};
 use tidegate_core::id::{DeliveryNo, Lane, ProjectNo, SubscriberNo};
+use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -15,7 +16,7 @@ use tokio_postgres::types::ToSql;
 
 use super::db::{Asked, Conn};
 use super::folds::{self, Folding};
-use super::held::{self, CLAIM, claim_value};
+use super::held::{self, CLAIM, claim_value, in_order};
 use super::lanes::{self, Lanes};
 use super::write::Context;
 use crate::decided::newest;
@@ -208,7 +209,7 @@ pub(super) async fn freeze(context: &Context<'_>) -> Asked<()> {
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         CASE WHEN d.fold IS NULL THEN e.accepted_at ELSE d.created_at END,
         CASE WHEN d.fold IS NULL THEN coalesce(b.body, e.body) ELSE ''::bytea END, d.replay > 0, d.fold,
-        d.out_of_order, d.nonce
+        d.out_of_order, d.nonce, d.lost
     FROM deliveries d JOIN events e ON e.seq = d.event LEFT JOIN delivery_bodies b ON b.delivery = d.id";
 
 fn job(row: &Row) -> Job {
@@ -226,6 +227,7 @@ fn job(row: &Row) -> Job {
         body: Bytes::copy_from_slice(row.get(9)),
         replay: row.get(10),
         out_of_order: row.get(12),
+        is_suspect: delivery::is_suspect(row.get::<_, i32>(14).cast_unsigned()),
         fold: row.get(11),
     }
 }
@@ -290,12 +292,10 @@ pub(super) async fn release(context: &mut Context<'_>) -> Asked<()> {
     if released.is_empty() {
         return Ok(());
     }
-    let mut claims: Vec<(i64, i64)> =
-        released.iter().map(|claim| (claim.delivery, claim_value(claim))).collect();
-    claims.sort_unstable();
-    let (ids, claims): (Vec<i64>, Vec<i64>) = claims.into_iter().unzip();
+    let (ids, claims) = in_order(released);
     let sql = format!(
-        "UPDATE deliveries d SET status = 0, incarnation = NULL, holder = NULL, written = NULL
+        "UPDATE deliveries d SET status = 0, lost = least(d.lost, {CLAIMS_LOST_MAX}), incarnation = NULL, holder = NULL,
+            written = NULL
          WHERE d.id = ANY($2::bigint[]) AND d.status = 1 AND d.incarnation = $1 AND {CLAIM} = ($3::bigint[])[{PLACE}]
          RETURNING d.subscriber, d.lane, d.due_at"
     );

@@ -469,6 +469,7 @@ fn job(closing: &Closing, nonce: Nonce, now: Timestamp) -> Job {
         accepted_at: now,
         replay: closing.replay,
         out_of_order: false,
+        is_suspect: false,
         fold: Some(closing.window),
         body: Bytes::new(),
     }

@@ -35,6 +35,14 @@ pub(super) fn claim_value(claim: &Claim) -> i64 {
     (i64::from(claim.token) << 32) + i64::from(claim.nonce.cast_signed())
 }
 
+/// Numbers and values of claims, in the order of the numbers.
+pub(super) fn in_order(claims: &[Claim]) -> (Vec<i64>, Vec<i64>) {
+    let mut claims: Vec<(i64, i64)> =
+        claims.iter().map(|claim| (claim.delivery, claim_value(claim))).collect();
+    claims.sort_unstable();
+    claims.into_iter().unzip()
+}
+
 /// Deliveries that were claimed as they were made and have not ended, by their blocks.
 #[derive(Default)]
 pub(super) struct Held {

@@ -45,6 +45,7 @@ mod sealed;
 mod shared;
 mod states;
 mod submit;
+mod suspects;
 mod sweep;
 mod terms;
 mod tls;

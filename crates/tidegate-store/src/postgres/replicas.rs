@@ -1,5 +1,6 @@
 //! The processes that share the store: who lives, and what becomes of what the dead held.
 
+use tidegate_core::delivery::{after_end, set_aside_reason};
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::schedule::Stance;
@@ -177,27 +178,26 @@ pub(super) async fn end(
     for row in held {
         let (id, subscriber, lane): (DeliveryNo, SubscriberNo, Option<Lane>) =
             (row.get(0), row.get(1), row.get(2));
-        let lost = row.get::<_, i32>(3).unsigned_abs() + u32::from(is_lost);
-        let fate = if lost < CLAIMS_LOST_MAX { &mut due } else { &mut aside };
+        let lost = after_end(row.get::<_, i32>(3).unsigned_abs(), is_lost);
+        let fate = if lost.is_some() { &mut due } else { &mut aside };
         fate.push(id);
         touched.extend(lane.map(|lane| (subscriber, lane)));
     }
     lanes::lock(conn, space, &touched).await?;
     // Whoever had the lanes meanwhile may have ended some of them.
-    let more = i32::from(is_lost);
+    let (more, most) = (i32::from(is_lost), CLAIMS_LOST_MAX.cast_signed());
     let due = conn
         .execute(
-            "UPDATE deliveries SET status = 0, lost = lost + $2, incarnation = NULL, holder = NULL
+            "UPDATE deliveries SET status = 0, lost = least(lost + $2, $4), incarnation = NULL, holder = NULL
              WHERE id = ANY($1) AND status = 1 AND incarnation = $3",
-            &[&due, &more, &incarnation],
+            &[&due, &more, &incarnation, &most],
         )
         .await?;
-    let reason = format!("set aside after the process ended {CLAIMS_LOST_MAX} times while it was being sent");
     let aside = conn
         .rows(
-            "UPDATE deliveries SET status = 4, lost = lost + $2, incarnation = NULL, holder = NULL, finished_at = $3,
-                reason = $4 WHERE id = ANY($1) AND status = 1 AND incarnation = $5 RETURNING fold",
-            &[&aside, &more, &now.as_ms(), &reason, &incarnation],
+            "UPDATE deliveries SET status = 4, incarnation = NULL, holder = NULL, finished_at = $2, reason = $3
+             WHERE id = ANY($1) AND status = 1 AND incarnation = $4 RETURNING fold",
+            &[&aside, &now.as_ms(), &set_aside_reason(), &incarnation],
         )
         .await?;
     let ended: Vec<WindowNo> = aside.iter().filter_map(|row| row.get(0)).collect();

@@ -452,6 +452,7 @@ impl<'a> Columns<'a> {
             accepted_at: context.group.now,
             replay: false,
             out_of_order: false,
+            is_suspect: false,
             fold: None,
             body: entry.routed.unit.events[event - first].body.clone(),
         }

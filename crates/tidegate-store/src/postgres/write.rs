@@ -18,7 +18,7 @@ use super::folds::{self, Folding, Reach, Tally};
 use super::lanes::{self, Lanes};
 use super::open::CONFIGURATION;
 use super::submit::{Columns, Entry, NUMBERS_MAX, Stamp};
-use super::{admit, configuration, events, jobs};
+use super::{admit, configuration, events, jobs, suspects};
 use crate::decided::newest;
 use crate::sabotage::{self, Line};
 use crate::{Admission, BackfillStep, Claim, Committed, Finished, Group, Room};
@@ -164,6 +164,7 @@ fn is_plain(group: &Group) -> bool {
         && group.asked.is_empty()
         && group.steps.is_empty()
         && group.seals.is_empty()
+        && group.begun.is_empty()
         && group.close == 0
         && group.refills.is_empty());
     let is_laned = group.results.iter().any(|finished| finished.lane.is_some());
@@ -331,6 +332,7 @@ async fn write_in_steps(context: &mut Context<'_>, session: i64) -> Asked<()> {
     deliveries::release(context).await?;
     deliveries::ask(context).await?;
     folds::seal(context, &mut folding).await?;
+    suspects::begin(context).await?;
     folding.close_due(conn, group).await?;
     for step in context.backfills.clone().iter() {
         deliveries::backfill(context, &mut folding, step).await?;
@@ -360,7 +362,7 @@ fn draws_first(group: &Group) -> bool {
 async fn locks(context: &Context<'_>, reach: &Reach) -> Asked<Vec<i32>> {
     let (conn, group) = (context.conn, context.group);
     let sealed = group.seals.iter().map(|seal| seal.claim);
-    let claims: Vec<Claim> = group.released.iter().copied().chain(sealed).collect();
+    let claims: Vec<Claim> = group.released.iter().chain(&group.begun).copied().chain(sealed).collect();
     let mut touched = deliveries::lanes_of(conn, &claims).await?;
     touched.extend(reach.locks());
     touched.extend(jobs::lanes_of(conn, &group.steps).await?);

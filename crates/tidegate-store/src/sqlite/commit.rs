@@ -18,7 +18,9 @@ use super::deliveries::New;
 use super::lanes::Backfilling;
 use super::recent::Joined;
 use super::telling::Telling;
-use super::{Writer, configuration, deliveries, events, failed, folds, gates, jobs, quarantine, stamp};
+use super::{
+    Writer, configuration, deliveries, events, failed, folds, gates, jobs, quarantine, stamp, suspects,
+};
 use crate::{Admission, ClosedWindow, Committed, Error, Group, Result, Room, Submission, UnitStatus};
 
 /// What the statements of one group share.
@@ -242,6 +244,9 @@ fn write(context: &mut Context<'_>, dedupe: &Dedupe) -> rusqlite::Result<()> {
     }
     for seal in &group.seals {
         folds::seal(context, seal)?;
+    }
+    for claim in &group.begun {
+        suspects::begin(context, claim)?;
     }
     if group.close > 0 {
         folds::close_due(context)?;

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tidegate_core::attempt::ErrorClass;
-use tidegate_core::delivery::{Job, Status};
+use tidegate_core::delivery::{self, Job, Status};
 use tidegate_core::fold::Closing;
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
@@ -82,6 +82,7 @@ pub(super) fn insert(context: &mut Context<'_>, new: &New<'_>) -> rusqlite::Resu
             accepted_at: now,
             replay: replay > 0,
             out_of_order: false,
+            is_suspect: false,
             fold,
             body: body.clone(),
         });
@@ -209,7 +210,7 @@ pub(super) fn set_due(conn: &Connection, id: DeliveryNo, at: Timestamp) -> rusql
 
 const JOB: &str = "SELECT d.id, d.project, d.subscriber, d.event, d.lane, d.attempts, d.tries, d.claims + 1,
         iif(d.fold IS NULL, e.accepted_at, d.created_at),
-        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold, d.out_of_order, d.nonce
+        iif(d.fold IS NULL, coalesce(d.body, e.body), x''), d.replay > 0, d.fold, d.out_of_order, d.nonce, d.lost
     FROM deliveries d JOIN events e ON e.seq = d.event";
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
@@ -228,6 +229,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         replay: row.get(10)?,
         fold: row.get(11)?,
         out_of_order: row.get(12)?,
+        is_suspect: delivery::is_suspect(row.get(14)?),
     })
 }
 
@@ -267,13 +269,14 @@ pub(super) fn release(context: &mut Context<'_>, claim: &Claim) -> rusqlite::Res
     let released: Option<(SubscriberNo, Option<Lane>, i64)> = context
         .conn
         .prepare_cached(
-            "UPDATE deliveries SET status = 0, incarnation = NULL
+            "UPDATE deliveries SET status = 0, lost = min(lost, ?5), incarnation = NULL
              WHERE id = ?1 AND status = 1 AND incarnation = ?2 AND claims = ?3 AND nonce = ?4
              RETURNING subscriber, lane, due_at",
         )?
-        .query_row(params![claim.delivery, context.incarnation, claim.token, claim.nonce], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
+        .query_row(
+            params![claim.delivery, context.incarnation, claim.token, claim.nonce, CLAIMS_LOST_MAX],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
         .optional()?;
     let Some((subscriber, lane, due_at)) = released else { return Ok(()) };
     context.out.postponed.push((subscriber, Timestamp::from_ms(due_at)));
@@ -471,24 +474,4 @@ pub(super) fn begin_anew(
 fn is_deleted(conn: &Connection, subscriber: SubscriberNo) -> rusqlite::Result<bool> {
     conn.prepare_cached("SELECT deleted_at IS NOT NULL FROM subscribers WHERE no = ?1")?
         .query_row([subscriber], |row| row.get(0))
-}
-
-/// The process that had claimed it is no more. What was in hand at too many such ends is set aside.
-pub(super) fn void_claim(
-    conn: &Connection,
-    id: DeliveryNo,
-    lost: u32,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
-    if lost < CLAIMS_LOST_MAX {
-        conn.prepare_cached("UPDATE deliveries SET status = 0, lost = ?2, incarnation = NULL WHERE id = ?1")?
-            .execute(params![id, lost])?;
-        return Ok(());
-    }
-    let reason = format!("set aside after the process ended {lost} times while it was being sent");
-    conn.prepare_cached(
-        "UPDATE deliveries SET status = 4, lost = ?2, incarnation = NULL, finished_at = ?3, reason = ?4 WHERE id = ?1",
-    )?
-    .execute(params![id, lost, now.as_ms(), reason])?;
-    Ok(())
 }

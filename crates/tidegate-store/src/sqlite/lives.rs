@@ -9,7 +9,6 @@ use std::sync::{Arc, PoisonError};
 
 use rusqlite::Connection;
 use tidegate_core::id::{Incarnation, Nonce, Version};
-use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::recent::Recent;
@@ -41,9 +40,7 @@ impl SqliteStore {
     pub async fn end_life(&self, life: Incarnation, is_lost: bool, now: Timestamp) -> Result<TakenOver> {
         self.write(Calls::Inline, move |writer| {
             let sql = format!("{CLAIMED} AND incarnation = {life}");
-            let ended = writer.void(&sql, is_lost, now).map_err(failed)?;
-            let set_aside = ended.iter().filter(|lost| **lost >= CLAIMS_LOST_MAX).count() as u64;
-            Ok(TakenOver { due: ended.len() as u64 - set_aside, set_aside })
+            writer.void(&sql, is_lost, now).map_err(failed)
         })
         .await
     }

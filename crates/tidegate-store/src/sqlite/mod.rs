@@ -40,6 +40,7 @@ mod rollups;
 mod run;
 mod sealed;
 mod states;
+mod suspects;
 mod sweep;
 mod telling;
 mod trigger;

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
+use tidegate_core::delivery::after_end;
 use tidegate_core::fold::Book;
 use tidegate_core::id::{DeliveryNo, Incarnation, Lane, Nonce, ProjectNo, SubscriberNo, Version, WindowNo};
-use tidegate_core::limits::{CLAIMS_LOST_MAX, WINDOWS_PER_PROJECT_MAX};
+use tidegate_core::limits::WINDOWS_PER_PROJECT_MAX;
 use tidegate_core::time::Timestamp;
 
 use super::dedupe::Dedupe;
@@ -14,8 +15,8 @@ use super::lanes::{self, Backfilling};
 use super::recent::Recent;
 use super::remembered::Shared;
 use super::telling::Telling;
-use super::{LAST_NO, db, deliveries, failed, folds, stamp};
-use crate::{Committed, Result};
+use super::{LAST_NO, db, failed, folds, stamp, suspects};
+use crate::{Committed, Result, TakenOver};
 
 /// What was in hand when the last process ended.
 pub(super) const CLAIMED: &str =
@@ -137,32 +138,32 @@ impl Writer {
     }
 
     /// Whatever was claimed was claimed by a process that is no more. Its requests may or may not have arrived:
-    /// they are due again, under the same id. What was in hand at too many such ends is set aside.
+    /// they are due again, under the same id. A suspect that was being sent is set aside.
     pub(super) fn void_claims(&mut self, now: Timestamp) -> rusqlite::Result<()> {
         self.void(CLAIMED, true, now).map(drop)
     }
 
-    /// Voids the claims that this finds; says of each how many ends of a process it has seen.
-    pub(super) fn void(&mut self, sql: &str, is_lost: bool, now: Timestamp) -> rusqlite::Result<Vec<u32>> {
+    /// Voids the claims that this finds; says how many are due again and how many are set aside.
+    pub(super) fn void(&mut self, sql: &str, is_hard: bool, now: Timestamp) -> rusqlite::Result<TakenOver> {
         let shared = Arc::clone(&self.book);
         let mut book = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = self.conn.transaction()?;
         let claims = tx.prepare(sql)?.query_map([], claimed)?.collect::<rusqlite::Result<Vec<Claimed>>>()?;
-        let (mut ended, mut ends) = (Vec::new(), Vec::new());
+        let (mut ended, mut void) = (Vec::new(), TakenOver::default());
         for Claimed { id, subscriber, lane, lost, fold } in claims {
-            let lost = lost + u32::from(is_lost);
-            ends.push(lost);
-            deliveries::void_claim(&tx, id, lost, now)?;
+            let lost = after_end(lost, is_hard);
+            *(if lost.is_some() { &mut void.due } else { &mut void.set_aside }) += 1;
+            suspects::void_claim(&tx, id, lost, now)?;
             if let Some(lane) = lane {
                 lanes::make_next_due(&tx, &self.backfilling, subscriber, lane, now)?;
             }
-            ended.extend(fold.filter(|_| lost >= CLAIMS_LOST_MAX));
+            ended.extend(fold.filter(|_| lost.is_none()));
         }
         let sealed = folds::seal_ended(&tx, &book, &ended, now)?;
         stamp(&tx, now)?;
         tx.commit()?;
         book.apply(sealed);
-        Ok(ends)
+        Ok(void)
     }
 
     /// After a storage fault neither the connection's nor memory's view of the file can be trusted: look again.

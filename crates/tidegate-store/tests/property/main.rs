@@ -33,15 +33,19 @@ enum Step {
     Retry(Pick),
     Pass(u16),
     Restart,
+    /// Everything that is due is claimed and lost, as often as makes a suspect of it.
+    CrashLoop,
     /// The late subscriber appears, once; later ones only pass time.
     Subscribe,
 }
 
 /// One group commit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct GroupStep {
     results: Vec<(Pick, Outcome)>,
     released: Vec<Pick>,
+    /// Which of the suspects in hand begin to be sent.
+    begun: Vec<Pick>,
     backfill: Option<u8>,
     sent: Vec<Sent>,
     refills: Vec<(u8, u8)>,
@@ -105,15 +109,17 @@ fn group() -> impl Strategy<Value = GroupStep> {
     (
         vec((any::<Pick>(), outcome()), 0..3),
         vec(any::<Pick>(), 0..2),
+        vec(any::<Pick>(), 0..3),
         prop::option::of(1u8..5),
         vec(sent(), 0..4),
         vec((0u8..5, 0u8..4), 0..3),
         0u8..3,
         folds(),
     )
-        .prop_map(|(results, released, backfill, sent, refills, room, folds)| GroupStep {
+        .prop_map(|(results, released, begun, backfill, sent, refills, room, folds)| GroupStep {
             results,
             released,
+            begun,
             backfill,
             sent,
             refills,
@@ -124,11 +130,12 @@ fn group() -> impl Strategy<Value = GroupStep> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        10 => group().prop_map(Step::Group),
-        3 => any::<Pick>().prop_map(Step::Retry),
-        2 => (0u16..1_500).prop_map(Step::Pass),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Subscribe),
+        20 => group().prop_map(Step::Group),
+        6 => any::<Pick>().prop_map(Step::Retry),
+        4 => (0u16..1_500).prop_map(Step::Pass),
+        2 => Just(Step::Restart),
+        1 => Just(Step::CrashLoop),
+        2 => Just(Step::Subscribe),
     ]
 }
 

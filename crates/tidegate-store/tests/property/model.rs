@@ -18,6 +18,8 @@ pub(crate) struct Row {
     pub(crate) due_at: Timestamp,
     pub(crate) attempts: u32,
     pub(crate) lost: u32,
+    /// It is a suspect and is being sent.
+    pub(crate) is_begun: bool,
     /// Accepted after its subscriber was created: waits for the backfill, if there is one.
     pub(crate) is_live: bool,
 }
@@ -34,6 +36,10 @@ pub(crate) enum State {
 impl Row {
     fn is_unfinished(&self) -> bool {
         matches!(self.state, State::Waiting | State::Claimed(_))
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.lost >= CLAIMS_LOST_MAX
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -92,7 +98,17 @@ impl Model {
         is_live: bool,
     ) {
         let state = State::Waiting;
-        let row = Row { subscriber, event, lane, state, due_at: now, attempts: 0, lost: 0, is_live };
+        let row = Row {
+            subscriber,
+            event,
+            lane,
+            state,
+            due_at: now,
+            attempts: 0,
+            lost: 0,
+            is_begun: false,
+            is_live,
+        };
         assert!(
             self.rows.insert((subscriber, event), row).is_none(),
             "one delivery per event and subscriber"
@@ -137,6 +153,7 @@ impl Model {
         assert!(row.due_at <= now, "{row:?} is not due");
         assert!(self.is_its_turn(row), "it is not the turn of {row:?}");
         assert_eq!((job.lane, job.attempts), (row.lane, row.attempts));
+        assert_eq!(job.is_suspect, row.is_suspect(), "{row:?}");
         assert_eq!(job.body, self.events[event].1, "the bytes that came in");
         self.rows.get_mut(&key).expect("just seen").state = State::Claimed(Box::new(job));
     }
@@ -159,7 +176,8 @@ impl Model {
         for key in self.held() {
             let row = self.rows.get_mut(&key).expect("it is held");
             row.lost += 1;
-            row.state = if row.lost < CLAIMS_LOST_MAX { State::Waiting } else { State::Exhausted };
+            let was_begun = std::mem::take(&mut row.is_begun);
+            row.state = if was_begun { State::Exhausted } else { State::Waiting };
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_core::event::{Event, Fingerprinter, Unit, lookup_key};
+use tidegate_core::limits::CLAIMS_LOST_MAX;
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
 use tidegate_core::time::Timestamp;
@@ -17,7 +18,7 @@ use tidegate_store::{
 
 use crate::folds::Folds;
 use crate::model::{Model, State};
-use crate::{FoldStep, GroupStep, Outcome, Pick, Sent, Step};
+use crate::{GroupStep, Outcome, Pick, Sent, Step};
 
 const PROJECT: i64 = 1;
 const START: Timestamp = Timestamp::from_ms(1_800_000_000_000);
@@ -107,11 +108,14 @@ impl<'a> Stage<'a> {
                 self.model.backfill_until = self.model.events.len();
             }
             Step::Subscribe => {}
-            Step::Restart => {
-                drop(self.store.take());
-                self.model.restart();
-                self.folds.restart();
-                self.store = Some(self.harness.open(self.now).await);
+            Step::Restart => self.restart().await,
+            Step::CrashLoop => {
+                let refills = vec![(0, 200), (1, 200), (2, 200)];
+                let claiming = GroupStep { refills, ..GroupStep::default() };
+                for _ in 0..CLAIMS_LOST_MAX {
+                    self.commit(&claiming).await;
+                    self.restart().await;
+                }
             }
             Step::Retry(index) => {
                 let keys: Vec<_> = self.model.rows.keys().copied().collect();
@@ -124,6 +128,13 @@ impl<'a> Stage<'a> {
                 }
             }
         }
+    }
+
+    async fn restart(&mut self) {
+        drop(self.store.take());
+        self.model.restart();
+        self.folds.restart();
+        self.store = Some(self.harness.open(self.now).await);
     }
 
     /// The numbers of all deliveries in the store, by subscriber and place of the event.
@@ -142,7 +153,7 @@ impl<'a> Stage<'a> {
     async fn commit(&mut self, step: &GroupStep) {
         let mut results = self.results(step);
         results.extend(self.folds.results(&step.folds, self.now));
-        let released = self.released(step);
+        let (released, begun) = (self.released(step), self.begun(step));
         let backfill = match step.backfill {
             Some(limit) => self.backfill(usize::from(limit)).await,
             None => None,
@@ -165,6 +176,7 @@ impl<'a> Stage<'a> {
             version,
             results,
             released,
+            begun,
             backfills,
             submissions,
             refills,
@@ -182,7 +194,7 @@ impl<'a> Stage<'a> {
             .collect();
         assert_eq!(told, expected);
         assert_eq!(committed.stale, 0, "every result came by a valid claim");
-        assert!(committed.unsealed.is_empty(), "every seal came by a valid claim");
+        assert!(committed.unsealed.is_empty(), "every seal and beginning came by a valid claim");
         self.folds.sealed(&**self.store.as_ref().expect("the store is open"), &seals).await;
         self.take(committed).await;
     }
@@ -213,7 +225,7 @@ impl<'a> Stage<'a> {
                 Outcome::Exhausted => Next::Exhausted("enough".to_owned()),
             };
             row.attempts += 1;
-            row.lost = 0;
+            (row.lost, row.is_begun) = (0, false);
             match &next {
                 Next::Delivered => row.state = State::Delivered,
                 Next::Exhausted(_) => row.state = State::Exhausted,
@@ -235,7 +247,23 @@ impl<'a> Stage<'a> {
             let State::Claimed(job) = std::mem::replace(&mut row.state, State::Waiting) else {
                 unreachable!()
             };
+            row.is_begun = false;
             claims.push(Claim::of(&job));
+        }
+        claims
+    }
+
+    /// Some of the suspects in hand begin to be sent.
+    fn begun(&mut self, step: &GroupStep) -> Vec<Claim> {
+        let mut held = self.model.held();
+        held.retain(|key| self.model.rows[key].is_suspect());
+        let picked = step.begun.iter().filter(|_| !held.is_empty()).map(|index| pick(&held, *index));
+        let mut claims = Vec::new();
+        for key in picked {
+            let row = self.model.rows.get_mut(&key).expect("it is held");
+            let State::Claimed(job) = &row.state else { unreachable!() };
+            claims.push(Claim::of(job));
+            row.is_begun = true;
         }
         claims
     }
@@ -341,15 +369,7 @@ impl<'a> Stage<'a> {
     /// Ends the backfill, lets all time pass and delivers everything: nothing is stuck.
     async fn finish(mut self) {
         let group = |refills: Vec<(u8, u8)>, results| {
-            Step::Group(GroupStep {
-                results,
-                released: vec![],
-                backfill: Some(4),
-                sent: vec![],
-                refills,
-                room: 0,
-                folds: FoldStep::default(),
-            })
+            Step::Group(GroupStep { results, backfill: Some(4), refills, ..GroupStep::default() })
         };
         self.act(&Step::Restart).await;
         self.now = self.now.plus(Duration::from_secs(3_600));

@@ -16,6 +16,7 @@ mod rewind;
 mod schema;
 mod silent;
 mod stepping;
+mod suspects;
 mod twins;
 
 use std::sync::Arc;

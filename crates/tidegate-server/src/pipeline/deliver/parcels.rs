@@ -55,6 +55,7 @@ impl Deliver {
     pub(super) async fn content(&self, pick: &Pick, endpoint: &Endpoint) -> Result<Content, Ended> {
         let job = &pick.turn.job;
         if job.fold.is_none() {
+            self.begin_suspect(&pick.turn).await?;
             return Ok((body(job, endpoint), None, None));
         }
         let prepared = pick.turn.luggage.clone().and_then(|luggage| luggage.downcast::<Parcel>().ok());
@@ -62,6 +63,7 @@ impl Deliver {
             Some(parcel) => parcel,
             None => Arc::new(self.parcel(pick).await?),
         };
+        self.begin_suspect(&pick.turn).await?;
         let run = self.lanes.started(endpoint, job, &parcel.leaving, self.clock.now());
         Ok((parcel.body.clone(), Some(run), Some(parcel)))
     }

@@ -26,6 +26,7 @@ fn job(delivery: i64) -> Job {
         attempts: 0,
         replay: false,
         out_of_order: false,
+        is_suspect: false,
         fold: None,
         accepted_at: START,
         body: Bytes::new(),

@@ -44,6 +44,7 @@ pub(super) struct Pending {
     pub(super) backfills: Vec<(BackfillStep, oneshot::Sender<()>)>,
     pub(super) steps: Vec<(JobStep, oneshot::Sender<bool>)>,
     pub(super) seals: Vec<(Seal, oneshot::Sender<()>)>,
+    pub(super) begun: Vec<(Claim, oneshot::Sender<()>)>,
     /// When the next window closes, as far as is known.
     pub(super) close_due: Option<Timestamp>,
     pub(super) is_urgent: bool,
@@ -73,6 +74,7 @@ pub(super) struct Batch {
     pub(super) backfillers: Vec<oneshot::Sender<()>>,
     pub(super) steppers: Vec<oneshot::Sender<bool>>,
     pub(super) sealers: Vec<oneshot::Sender<()>>,
+    pub(super) beginners: Vec<oneshot::Sender<()>>,
 }
 
 impl Pending {
@@ -102,6 +104,7 @@ impl Pending {
             || !self.backfills.is_empty()
             || !self.steps.is_empty()
             || !self.seals.is_empty()
+            || !self.begun.is_empty()
             || self.is_urgent
             || (!(self.results.is_empty() && self.streaks.is_empty() && self.penalties.is_empty())
                 && (self.is_stopping || self.results_due.is_none_or(|due| due <= now)))
@@ -140,9 +143,24 @@ impl Pending {
             batch.group.seals.push(seal);
             batch.sealers.push(reply);
         }
+        for (claim, reply) in self.begun.drain(..) {
+            batch.group.begun.push(claim);
+            batch.beginners.push(reply);
+        }
         self.results_due = None;
         self.is_urgent = !self.released.is_empty();
         batch
+    }
+}
+
+impl Batch {
+    /// Lets those go on that wait to send something. Whoever lost the right to hears nothing.
+    pub(super) fn answer_senders(&mut self, void: &[Claim]) {
+        let sealed = self.group.seals.iter().map(|seal| seal.claim).zip(self.sealers.drain(..));
+        let begun = self.group.begun.iter().copied().zip(self.beginners.drain(..));
+        for (_, sender) in sealed.chain(begun).filter(|(claim, _)| !void.contains(claim)) {
+            let _ = sender.send(());
+        }
     }
 }
 
@@ -192,6 +210,28 @@ mod tests {
         assert_eq!([1, RESULTS_FEW - 1].map(wait_of), [2, 2]);
         assert_eq!([RESULTS_FEW, RESULTS_MAX - 1].map(wait_of), [10, 10]);
         assert_eq!(wait_of(RESULTS_MAX), 0);
+    }
+
+    #[test]
+    fn whoever_lost_the_right_to_send_is_not_told_to() {
+        let mut pending = Pending::default();
+        let claim = |delivery| Claim { delivery, nonce: 0, token: 1 };
+        let mut answers = Vec::new();
+        for delivery in 1..=4 {
+            let (reply, answer) = oneshot::channel();
+            match delivery {
+                1 | 2 => pending.begun.push((claim(delivery), reply)),
+                _ => {
+                    let seal = Seal { project: 1, window: delivery, claim: claim(delivery) };
+                    pending.seals.push((seal, reply));
+                }
+            }
+            answers.push(answer);
+        }
+        assert!(pending.is_due(NOW), "somebody waits for it");
+        pending.take().answer_senders(&[claim(2), claim(3)]);
+        let heard = answers.into_iter().map(|answer| answer.blocking_recv().is_ok());
+        assert_eq!(heard.collect::<Vec<_>>(), [true, false, false, true]);
     }
 
     #[test]

@@ -43,6 +43,9 @@ impl FaultyStore {
                 history.claims.remove(&claim.delivery);
             }
         }
+        for claim in group.begun.iter().filter(|claim| !committed.unsealed.contains(claim)) {
+            history.begun.insert(claim.delivery, (t, life));
+        }
         let (known, until) = (history.accepted.len(), history.complete_until);
         arrivals::note(&mut history, group, committed, t);
         // A clock that went back may begin a life before what it showed in the last one.
@@ -61,6 +64,7 @@ impl FaultyStore {
                 lane: job.lane,
                 attempts: job.attempts,
                 life,
+                is_suspect: job.is_suspect,
             };
             if history.claims.insert(job.delivery, claimed).is_some() {
                 history.violation(format!("P3 delivery {} was claimed twice", job.delivery));

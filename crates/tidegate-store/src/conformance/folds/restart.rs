@@ -160,10 +160,12 @@ async fn what_ends_too_many_lives_takes_nothing_more(mut bench: Bench) {
     bench.send([folded("poison")]).await;
     bench.pass(1_000);
     close(&bench).await;
-    for _ in 0..CLAIMS_LOST_MAX {
-        bench.claim_one(subscriber).await;
-        bench.reopen().await;
-    }
+    bench.crash(subscriber, CLAIMS_LOST_MAX + 1).await;
+    let suspect = bench.claim_one(subscriber).await;
+    bench.send([folded("joins")]).await;
+    assert!(suspect.is_suspect && bench.begin(&suspect).await);
+    assert_eq!(carried(&bench, &suspect).await.1, "poison joins", "it had not begun to leave");
+    bench.reopen().await;
     bench.audit().await;
     bench.send([folded("next")]).await;
     assert_eq!(open(&bench).await.len(), 1, "what was set aside is not joined");
