@@ -20,7 +20,7 @@ use super::held::{self, Held};
 use super::open::{BLOCK_BITS, enter_period};
 use super::plans::Planning;
 use super::write::{Context, write};
-use super::{Shared, admit, deliveries, windows};
+use super::{Shared, admit, deliveries, lineage, windows};
 use crate::coordination::timer::pause;
 use crate::rewind::Found;
 use crate::{Committed, Error, Group, Result, Room};
@@ -266,8 +266,9 @@ impl Writer {
     /// group that is there. If one is missing that was, the database went back in time.
     async fn resume(&mut self) -> Asked<i64> {
         let known = self.shared.seen.known();
-        let conn = Conn::open(&self.shared.target).await?;
+        let mut conn = Conn::open(&self.shared.target).await?;
         conn.tell(&format!("SET idle_in_transaction_session_timeout = {STILL_MAX_MS}")).await?;
+        lineage::follow(&mut conn, self.shared.space).await?;
         let sql = "UPDATE replicas SET session = session + 1 WHERE incarnation = $1
              RETURNING session, written, (SELECT period FROM installation), (SELECT last_value FROM numbers)";
         let Some(row) = conn.row(sql, &[&self.incarnation]).await? else { return Err(Error::Fenced.into()) };

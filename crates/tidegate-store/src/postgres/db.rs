@@ -47,6 +47,16 @@ impl Fault {
     pub(super) fn is_known_id(&self) -> bool {
         matches!(self, Self::Database(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
     }
+
+    /// Whether the server does not have, or does not allow, what it was asked.
+    pub(super) fn is_unsupported(&self) -> bool {
+        let lacking = [
+            &SqlState::FEATURE_NOT_SUPPORTED,
+            &SqlState::INSUFFICIENT_PRIVILEGE,
+            &SqlState::UNDEFINED_FUNCTION,
+        ];
+        matches!(self, Self::Database(error) if error.code().is_some_and(|code| lacking.contains(&code)))
+    }
 }
 
 impl From<tokio_postgres::Error> for Fault {

@@ -27,6 +27,7 @@ pub(crate) mod holding;
 mod jobs;
 mod keeping;
 mod lanes;
+mod lineage;
 mod metrics;
 mod observe;
 mod open;
@@ -124,9 +125,9 @@ impl Store for PostgresStore {
     }
 
     async fn configuration(&self, since: Version) -> Result<Configuration> {
-        let known = self.shared.seen.known();
+        let (seen, known) = (&self.shared.seen, self.shared.seen.known());
         let loaded = configuration::load(&self.pool, since).await?;
-        self.shared.seen.loaded(known, loaded.version);
+        seen.loaded(known, loaded.version);
         Ok(loaded)
     }
 
@@ -347,8 +348,7 @@ impl Store for PostgresStore {
 
     async fn newest(&self) -> Result<Seq> {
         let newest = events::newest(&*self.pool.lend().await?, self.shared.space).await?;
-        self.shared.seen.block(newest >> open::BLOCK_BITS);
-        Ok(newest)
+        Ok(self.shared.saw(newest))
     }
 
     async fn events_after(
@@ -360,7 +360,7 @@ impl Store for PostgresStore {
     ) -> Result<Stretch> {
         let (conn, space) = (self.pool.lend().await?, self.shared.space);
         let stretch = events::after(&conn, space, project, after, limit, bytes).await?;
-        self.shared.seen.block(stretch.events.last().map_or(0, |event| event.seq >> open::BLOCK_BITS));
+        self.shared.saw(stretch.events.last().map_or(0, |event| event.seq));
         Ok(stretch)
     }
 

@@ -46,6 +46,7 @@ pub(super) const BLOCK_BITS: u32 = 20;
 pub(super) const CONFIGURATION: i32 = 1;
 pub(super) const MIGRATIONS_LOCK: i32 = 2;
 pub(super) const PERIODS: i32 = 3;
+pub(super) const LINEAGE: i32 = 6;
 
 pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "postgres",

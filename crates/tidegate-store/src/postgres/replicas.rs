@@ -188,9 +188,12 @@ pub(super) async fn end(
     let (more, most) = (i32::from(is_lost), CLAIMS_LOST_MAX.cast_signed());
     let due = conn
         .execute(
-            "UPDATE deliveries SET status = 0, lost = least(lost + $2, $4), incarnation = NULL, holder = NULL
+            // What may still be joined gets another id: in a database that went back in time it may have left before.
+            "UPDATE deliveries SET status = 0, lost = least(lost + $2, $4), incarnation = NULL, holder = NULL,
+                nonce = CASE WHEN $2 > 0 AND fold IN (SELECT no FROM windows WHERE no = fold AND stage = 1) THEN $5
+                    ELSE nonce END
              WHERE id = ANY($1) AND status = 1 AND incarnation = $3",
-            &[&due, &more, &incarnation, &most],
+            &[&due, &more, &incarnation, &most, &conn.nonce()],
         )
         .await?;
     let aside = conn

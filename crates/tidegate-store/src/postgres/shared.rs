@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use tidegate_core::id::Incarnation;
+use tidegate_core::id::{Incarnation, Seq};
 use tidegate_core::time::Timestamp;
 
 use super::connect::Target;
 use super::db::{Conn, Work};
+use super::open::BLOCK_BITS;
 use super::terms::Periods;
 use super::{PostgresStore, replicas};
 use crate::Result;
@@ -31,6 +32,12 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn incarnation(&self) -> Incarnation {
         self.incarnation.load(Ordering::Relaxed)
+    }
+
+    /// An event with this number is there.
+    pub(super) fn saw(&self, event: Seq) -> Seq {
+        self.seen.block(event >> BLOCK_BITS);
+        event
     }
 }
 

@@ -40,6 +40,9 @@ impl SqliteStore {
     pub async fn end_life(&self, life: Incarnation, is_lost: bool, now: Timestamp) -> Result<TakenOver> {
         self.write(Calls::Inline, move |writer| {
             let sql = format!("{CLAIMED} AND incarnation = {life}");
+            if is_lost {
+                rename(writer, &format!("status = 1 AND incarnation = {life}")).map_err(failed)?;
+            }
             writer.void(&sql, is_lost, now).map_err(failed)
         })
         .await
@@ -61,7 +64,8 @@ impl SqliteStore {
             writer.conn.execute("ATTACH ?1 AS kept", [path.to_string_lossy()]).map_err(failed)?;
             put_back(&mut writer.conn).map_err(failed)?;
             writer.nonce = nonce;
-            read_again(writer)
+            read_again(writer)?;
+            rename(writer, "status <> 1").map_err(failed)
         })
         .await
     }
@@ -76,6 +80,14 @@ impl SqliteStore {
         })
         .await
     }
+}
+
+/// Gives folds that may still be joined another id, as `postgres/lineage.rs` and `postgres/replicas.rs` do.
+fn rename(writer: &Writer, which: &str) -> rusqlite::Result<()> {
+    let sql = format!(
+        "UPDATE deliveries SET nonce = ?1 WHERE {which} AND fold IN (SELECT no FROM windows WHERE stage = 1)"
+    );
+    writer.conn.execute(&sql, [writer.nonce]).map(drop)
 }
 
 /// What the writer remembers is what is there.

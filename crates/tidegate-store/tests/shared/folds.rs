@@ -26,7 +26,7 @@ const WRITERS: usize = 8;
 const GROUPS: usize = 40;
 const EVENTS: usize = 6;
 
-fn terms(window_ms: u64, max_events: u32) -> Terms {
+pub(crate) fn terms(window_ms: u64, max_events: u32) -> Terms {
     let mode = Mode::Window { window: Span::from_ms(window_ms) };
     Terms {
         mode,
@@ -39,22 +39,22 @@ fn terms(window_ms: u64, max_events: u32) -> Terms {
     }
 }
 
-fn into(subscriber: SubscriberNo, key: &str, lane: Option<Lane>, terms: &Terms) -> Route {
+pub(crate) fn into(subscriber: SubscriberNo, key: &str, lane: Option<Lane>, terms: &Terms) -> Route {
     let appending =
         Appending { key: Key::from_text(key), terms: Arc::new(terms.clone()), cancels: Vec::new() };
     Route::folded(subscriber, lane, appending)
 }
 
-fn later(ms: u64) -> Timestamp {
+pub(crate) fn later(ms: u64) -> Timestamp {
     NOW.plus(Duration::from_millis(ms))
 }
 
-async fn commit(store: &PostgresStore, group: Group) -> Committed {
+pub(crate) async fn commit(store: &PostgresStore, group: Group) -> Committed {
     store.commit(Arc::new(group)).await.expect("the group can be written")
 }
 
 /// The ids that a folded delivery carries.
-async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
+pub(crate) async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
     let bundled = store.bundle(job.fold.expect("it is a fold"), job.key(), usize::MAX).await.unwrap();
     let Some(Bundled::Whole(bundle)) = bundled else { panic!("it has closed") };
     let id = |body: &bytes::Bytes| {
@@ -64,13 +64,13 @@ async fn carried(store: &PostgresStore, job: &Job) -> Vec<String> {
     bundle.events.iter().map(id).collect()
 }
 
-async fn seal(store: &PostgresStore, job: &Job) -> bool {
+pub(crate) async fn seal(store: &PostgresStore, job: &Job) -> bool {
     let claim = Claim::of(job);
     let seals = vec![Seal { project: 1, window: job.fold.expect("it is a fold"), claim }];
     commit(store, Group { now: NOW, seals, ..Group::default() }).await.unsealed.is_empty()
 }
 
-async fn claim(store: &PostgresStore, subscriber: SubscriberNo, now: Timestamp) -> Vec<Job> {
+pub(crate) async fn claim(store: &PostgresStore, subscriber: SubscriberNo, now: Timestamp) -> Vec<Job> {
     let refills = vec![Refill { subscriber, jobs: 100 }];
     commit(store, Group { now, refills, room: Room::new(1 << 20), ..Group::default() }).await.jobs
 }

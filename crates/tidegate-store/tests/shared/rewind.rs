@@ -14,7 +14,7 @@ struct Database {
     role: String,
     url: Url,
     schema: String,
-    _removed_at_the_end: Schema,
+    removed_at_the_end: Schema,
 }
 
 impl Database {
@@ -23,7 +23,7 @@ impl Database {
         let server = connect(&removed).await;
         let (role, url) = guest(&server.client, &removed, &format!("rewind_{label}")).await;
         let schema = Target::parse(removed.url()).unwrap().schema().to_owned();
-        let database = Self { server, role, url, schema, _removed_at_the_end: removed };
+        let database = Self { server, role, url, schema, removed_at_the_end: removed };
         database.run(&format!("CREATE SCHEMA {} AUTHORIZATION {}", database.schema, database.role)).await;
         database
     }
@@ -67,6 +67,8 @@ impl Database {
             let from = format!("FROM {kept}.{sequence}");
             sql += &format!("SELECT setval('{schema}.{sequence}', last_value, is_called) {from};");
         }
+        // A standby that takes over begins another history.
+        sql += &format!("UPDATE {schema}.installation SET lineage = 'that of the one before';");
         self.run(&format!("{sql} COMMIT")).await;
     }
 
@@ -186,6 +188,45 @@ async fn a_beat_tells_that_the_database_went_back() {
     store.beat(Load::default()).await.unwrap();
     assert_eq!(store.rewinds(), 1, "it is told once");
     database.remove().await;
+}
+
+/// A fold that waits in its lane may be joined. If it left in what is lost, what it is sent with later has another id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fold_that_may_have_left_before_gets_another_id() {
+    for is_held in [false, true] {
+        let database = Database::new(if is_held { "held" } else { "waiting" }).await;
+        let (writer, other) = (database.open().await, database.open().await);
+        let to = folds::into(subscriber(&writer).await, "k", Some(7), &folds::terms(10, 1_000));
+        let no = to.subscriber;
+        let to = std::slice::from_ref(&to);
+        folds::commit(&writer, Group { room: Room::new(0), ..group(&writer, &["a"], to).await }).await;
+        folds::commit(&writer, Group { now: folds::later(1_000), close: 10, ..Group::default() }).await;
+        let mut lost = Vec::new();
+        if is_held {
+            lost = folds::claim(&writer, no, folds::later(1_000)).await;
+        }
+        database.keep().await;
+        if !is_held {
+            lost = folds::claim(&writer, no, folds::later(1_000)).await;
+        }
+        assert!(folds::seal(&writer, &lost[0]).await);
+        assert_eq!(folds::carried(&writer, &lost[0]).await, ["a"]);
+        database.go_back().await;
+        while finish(&other, &[]).await.is_err() {}
+        folds::commit(&other, Group { room: Room::new(0), ..group(&other, &["b"], to).await }).await;
+        assert!(matches!(finish(&writer, &[]).await, Err(Error::Fenced)));
+        if is_held {
+            expire(&database.removed_at_the_end, writer.incarnation()).await;
+            let taken_over = other.take_over(writer.incarnation(), folds::later(9_000)).await.unwrap();
+            assert_eq!(taken_over.due, 1);
+        }
+        let again = folds::claim(&other, no, folds::later(9_000)).await;
+        assert!(folds::seal(&other, &again[0]).await);
+        assert_eq!(folds::carried(&other, &again[0]).await, ["a", "b"]);
+        assert_eq!(again[0].delivery, lost[0].delivery, "else this shows nothing");
+        assert_ne!(again[0].nonce, lost[0].nonce);
+        database.remove().await;
+    }
 }
 
 /// A configuration that was lost is not mistaken for another one with its number.

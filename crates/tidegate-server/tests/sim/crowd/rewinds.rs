@@ -268,14 +268,11 @@ fn everything_kept_arrived(
     }
 }
 
-/// Whatever became of what was sent under an id: nothing else was. But for a window that was closed and waited in its lane
-/// when the standby fell behind: if it left since, that is lost, and more may join it before it leaves again.
+/// Whatever became of what was sent under an id: nothing else was.
 fn no_id_stands_for_two(history: &History, found: &mut Vec<String>) {
     let mut bodies = BTreeMap::new();
     let alone = history.sends.iter().map(|sent| (&sent.id, sent.subscriber, &sent.body));
-    let is_laned = |no| history.subs[&no].specs.iter().any(|(_, spec)| spec.lanes != Lanes::None);
-    let folded = history.folds.iter().filter(|sent| !is_laned(sent.subscriber));
-    let folded = folded.map(|sent| (&sent.id, sent.subscriber, &sent.body));
+    let folded = history.folds.iter().map(|sent| (&sent.id, sent.subscriber, &sent.body));
     for (id, subscriber, body) in alone.chain(folded) {
         let first = *bodies.entry(id).or_insert((subscriber, body));
         if first != (subscriber, body) {
