@@ -1,9 +1,9 @@
 //! Lines that protect a promise, which a test build can switch off.
 //!
 //! A campaign that finds nothing proves something only if it finds what is there to be found. So in a build with the feature
-//! `sabotage`, and in no other, `TIDEGATE_SABOTAGE` names one line that does not do its work, and
-//! `cargo xtask chaos replicas --sabotage`, or `counters --sabotage`, must find the promise that is broken by it. In every
-//! other build [`is`] is a constant and costs nothing.
+//! `sabotage`, and in no other, `TIDEGATE_SABOTAGE` names one line that does not do its work, and `cargo xtask chaos replicas`,
+//! `counters` or `failover` with `--sabotage` must find the promise that is broken by it. In every other build [`is`] is a constant
+//! and costs nothing.
 
 use std::borrow::Cow;
 
@@ -21,6 +21,8 @@ pub enum Line {
     Lease,
     /// What was counted is not counted again.
     Watermark,
+    /// A process notices that the database went back in time.
+    Rewind,
 }
 
 /// Whether this line is switched off.
@@ -35,7 +37,7 @@ pub fn is(line: Line) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<Line>> = std::sync::OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| {
         let name = std::env::var("TIDEGATE_SABOTAGE").ok()?;
-        let line = [Line::Fencing, Line::Sorted, Line::Lease, Line::Watermark]
+        let line = [Line::Fencing, Line::Sorted, Line::Lease, Line::Watermark, Line::Rewind]
             .into_iter()
             .find(|line| format!("{line:?}").eq_ignore_ascii_case(&name));
         tracing::error!(

@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use self::repeat::Repeated;
 use self::senders::{Acknowledged, Ledger, Senders};
+use super::build_sabotaged;
 use super::cluster::Cluster;
 use super::verdict::{Window, unexplained};
 use crate::cargo::{self, Profile};
@@ -84,8 +85,18 @@ pub(crate) struct Failover {
     /// Decides who sends what when
     #[arg(long)]
     seed: Option<u64>,
+    /// Switch off a protecting line; the run is good when that was found
+    #[arg(long, value_enum)]
+    sabotage: Option<Sabotage>,
     #[command(flatten)]
     build: Build,
+}
+
+/// A line that this campaign must find switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sabotage {
+    /// Nobody notices that the database went back in time
+    Rewind,
 }
 
 /// One failover.
@@ -101,7 +112,11 @@ struct Round {
 
 /// Runs the campaign and prints its report.
 pub(crate) fn run(args: &Failover) -> Result<()> {
-    let plan = Plan { binary: args.build.binary()?, rounds: args.rounds };
+    let binary = match args.sabotage {
+        Some(_) if !args.build.is_given() => build_sabotaged()?,
+        _ => args.build.binary()?,
+    };
+    let plan = Plan { binary, rounds: args.rounds, sabotage: args.sabotage };
     plan.carry_out(&mut scene::seeded(args.seed))
 }
 
@@ -110,13 +125,14 @@ pub(super) fn short() -> Result<String> {
     let binary = cargo::build(&["tidegate"], Profile::Debug)?.join("tidegate");
     println!("-- failover --");
     let watch = Stopwatch::start();
-    Plan { binary, rounds: 1 }.carry_out(&mut scene::seeded(None))?;
+    Plan { binary, rounds: 1, sabotage: None }.carry_out(&mut scene::seeded(None))?;
     Ok(format!("failover {:.0} s", watch.seconds()))
 }
 
 struct Plan {
     binary: PathBuf,
     rounds: u32,
+    sabotage: Option<Sabotage>,
 }
 
 impl Plan {
@@ -125,8 +141,12 @@ impl Plan {
         let mut services = Services::start_own()?;
         services.add_standby()?;
         let url = services.both_url()?;
+        let settings: &[(&str, &str)] = match self.sabotage {
+            Some(Sabotage::Rewind) => &[("TIDEGATE_SABOTAGE", "rewind")],
+            None => &[],
+        };
         let mut cluster =
-            Cluster::start_on(&mut services, &url, PROCESSES, &self.binary, scratch.path(), &[])?;
+            Cluster::start_on(&mut services, &url, PROCESSES, &self.binary, scratch.path(), settings)?;
         let outcome = self.campaign(&mut cluster, prng);
         if outcome.is_err() {
             eprintln!("{}", cluster.log_tails());
@@ -167,7 +187,12 @@ impl Plan {
         cluster.stop()?;
         let arrivals = receiver.arrivals();
         let history = History { promises: &promises, arrivals: &arrivals, traces: &traces, ends: &[] };
-        Outcome { history, rounds: &rounds, ledger: &ledger, repeated: &repeated, unfinished }.judge()
+        let outcome = Outcome { history, rounds: &rounds, ledger: &ledger, repeated: &repeated, unfinished };
+        let (lost, broken) = outcome.judge();
+        match self.sabotage {
+            None => conclude(lost, &broken),
+            Some(_) => found(&broken),
+        }
     }
 }
 
@@ -320,7 +345,8 @@ struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    fn judge(&self) -> Result<()> {
+    /// How many events are gone, and which promises were broken.
+    fn judge(&self) -> (u64, Vec<String>) {
         let Self { history, rounds, repeated, .. } = self;
         let findings = checker::check(history);
         self.report(&findings);
@@ -340,7 +366,7 @@ impl Outcome<'_> {
                 broken.push(format!("{name} {count}"));
             }
         }
-        conclude(findings.lost + repeated.accepted.len() as u64, &broken)
+        (findings.lost + repeated.accepted.len() as u64, broken)
     }
 
     fn report(&self, findings: &Findings) {
@@ -385,6 +411,13 @@ fn conclude(lost: u64, broken: &[String]) -> Result<()> {
     }
     ensure!(lost > 0, "nothing was lost: the run proves nothing");
     println!("every promise was kept");
+    Ok(())
+}
+
+/// A line was switched off.
+fn found(broken: &[String]) -> Result<()> {
+    ensure!(!broken.is_empty(), "nobody found out that a process does not notice what was lost");
+    println!("found, without rewind: {}", broken.join(", "));
     Ok(())
 }
 
