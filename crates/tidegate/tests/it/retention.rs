@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, within_patience};
 use crate::receiver::{Receiver, Reply};
 use crate::server::{Folder, Server, Setup};
 
@@ -18,6 +18,13 @@ fn keeping(events: &str, deliveries: &str, undelivered: &str) -> Setup {
 
 fn is_empty(page: &Value) -> bool {
     page["items"].as_array().expect("items").is_empty()
+}
+
+/// Waits until everything has been removed; if it is not, the log says why.
+fn until_empty(server: &Server, path: &str) {
+    let client = server.admin();
+    let is_gone = within_patience(|| is_empty(&client.get(path).expect(200)));
+    assert!(is_gone, "{path} is never empty; the log:\n{}", server.log());
 }
 
 #[test]
@@ -40,8 +47,8 @@ fn everything_goes_in_its_time() {
     assert!(expired["items"][0]["reason"].as_str().unwrap().contains("retention"), "{expired}");
     let retry = format!("/v1/deliveries/{}/retry", expired["items"][0]["id"].as_str().unwrap());
     client.post(&retry, &Value::Null).problem(409, "delivery_expired");
-    client.until("/v1/deliveries", is_empty);
-    client.until("/v1/events", is_empty);
+    until_empty(&server, "/v1/deliveries");
+    until_empty(&server, "/v1/events");
     let text = client.get("/metrics").text();
     for name in ["events_removed", "deliveries_removed", "deliveries_expired"] {
         let sample = format!("tidegate_{name}_total 0");
@@ -100,7 +107,7 @@ fn a_late_subscriber_gets_what_is_left() {
     let server = Server::start_with(&keeping("700ms", "5s", "5s"));
     let client = server.admin();
     client.publish(&json!({ "id": "old", "source": "s", "type": "t" }));
-    client.until("/v1/events", is_empty);
+    until_empty(&server, "/v1/events");
     client.publish(&json!({ "id": "new", "source": "s", "type": "t" }));
     let hook = Receiver::start();
     server.subscribe(&hook, &json!({ "from": "beginning" }));
