@@ -54,6 +54,7 @@ fn job(subscriber: i64, delivery: i64) -> Job {
         tries: 0,
         nonce: 0,
         token: 1,
+        life: 0,
         accepted_at: at(0),
         replay: false,
         out_of_order: false,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::id::{DeliveryKey, DeliveryNo, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
+use crate::id::{DeliveryKey, DeliveryNo, Incarnation, Lane, Nonce, ProjectNo, Seq, SubscriberNo, WindowNo};
 use crate::limits::CLAIMS_LOST_MAX;
 use crate::time::Timestamp;
 
@@ -83,6 +83,8 @@ pub struct Job {
     pub tries: u32,
     /// Times it was claimed: the fencing token of this claim.
     pub token: u32,
+    /// The life of the process that claimed it.
+    pub life: Incarnation,
     /// When its event was accepted.
     pub accepted_at: Timestamp,
     /// Somebody asked for it to be sent again.

@@ -10,7 +10,8 @@ use tidegate_core::delivery::Job;
 use tidegate_core::event::Unit;
 use tidegate_core::fold::{Bundle, ClosedBy, Decided, Window};
 use tidegate_core::id::{
-    DeliveryNo, GateNo, JobNo, Lane, Nonce, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version, WindowNo,
+    DeliveryNo, GateNo, Incarnation, JobNo, Lane, Nonce, ProjectNo, QuarantineNo, Seq, SubscriberNo, Version,
+    WindowNo,
 };
 use tidegate_core::retry::Next;
 use tidegate_core::route::Route;
@@ -59,6 +60,25 @@ pub struct Group {
 /// What a store needs that must write a group piece by piece because some submission can not be written: what comes
 /// before the submissions, each of them, and the refills, whose answers speak of what all the others left.
 impl Group {
+    /// Without what is said of claims of other lives, which hold no more, and what becomes of that; none if there is nothing of
+    /// the kind.
+    pub fn of_life(&self, life: Incarnation) -> Option<(Self, Committed)> {
+        let is_own = |claim: &Claim| claim.life == life;
+        let results = self.results.iter().map(|one| &one.claim);
+        let seals = self.seals.iter().map(|seal| &seal.claim);
+        if results.chain(&self.released).chain(seals).chain(&self.begun).all(is_own) {
+            return None;
+        }
+        let (mut own, mut out) = (self.clone(), Committed::default());
+        own.results.retain(|one| is_own(&one.claim));
+        out.stale = (self.results.len() - own.results.len()) as u64;
+        own.released.retain(is_own);
+        let sealed = own.seals.extract_if(.., |seal| !is_own(&seal.claim)).map(|seal| seal.claim);
+        out.unsealed.extend(sealed);
+        out.unsealed.extend(own.begun.extract_if(.., |claim| !is_own(claim)));
+        Some((own, out))
+    }
+
     fn bare(&self) -> Self {
         let stretch = self.stretch.clone();
         Self { now: self.now, version: self.version, stretch, ..Self::default() }
@@ -187,12 +207,14 @@ pub struct Claim {
     pub nonce: Nonce,
     /// The fencing token of the claim.
     pub token: u32,
+    /// The life that made it. In a database that goes back in time a later one may come to the same token.
+    pub life: Incarnation,
 }
 
 impl Claim {
     /// The claim that a job is.
     pub fn of(job: &Job) -> Self {
-        Self { delivery: job.delivery, nonce: job.nonce, token: job.token }
+        Self { delivery: job.delivery, nonce: job.nonce, token: job.token, life: job.life }
     }
 }
 
@@ -437,6 +459,11 @@ impl Committed {
         self.unsealed.extend(later.unsealed);
         self.closed.extend(later.closed);
         self.close_due = [self.close_due, later.close_due].into_iter().flatten().min();
+    }
+
+    /// What it claimed is this life's.
+    pub(crate) fn claimed_in(&mut self, life: Incarnation) {
+        self.jobs.iter_mut().for_each(|job| job.life = life);
     }
 
     /// The last word of a group that was written piece by piece.

@@ -18,6 +18,7 @@ pub(super) fn job(subscriber: SubscriberNo, delivery: i64) -> Job {
         tries: 0,
         nonce: 0,
         token: 1,
+        life: 0,
         accepted_at: Timestamp::from_ms(0),
         replay: false,
         out_of_order: false,

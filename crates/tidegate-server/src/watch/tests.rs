@@ -8,7 +8,7 @@ use super::*;
 
 fn group(deliveries: std::ops::Range<i64>) -> Group {
     let finished = |delivery| Finished {
-        claim: Claim { delivery, nonce: 0, token: 1 },
+        claim: Claim { delivery, nonce: 0, token: 1, life: 0 },
         subscriber: 1,
         lane: None,
         n: 1,

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tidegate_core::attempt::ErrorClass;
-use tidegate_core::id::{BackfillNo, DeliveryNo, JobNo, Lane, Nonce, ProjectNo, SubscriberNo, Version};
+use tidegate_core::id::{
+    BackfillNo, DeliveryNo, Incarnation, JobNo, Lane, Nonce, ProjectNo, SubscriberNo, Version,
+};
 use tidegate_core::retry::Next;
 use tidegate_store::Claim;
 
@@ -197,6 +199,8 @@ pub(crate) struct Claimed {
     pub(crate) attempts: u32,
     /// Whose.
     pub(crate) life: usize,
+    /// The same, as the store calls it.
+    pub(crate) made_in: Incarnation,
     /// It must be begun before it is sent.
     pub(crate) is_suspect: bool,
 }
@@ -349,7 +353,8 @@ impl History {
     /// Whether a claim is in the hands of this life.
     pub(crate) fn holds(&self, claim: &Claim, life: usize) -> bool {
         let known = self.claims.get(&claim.delivery);
-        known.is_some_and(|known| known.life == life && known.token == claim.token)
+        let made = |known: &Claimed| (known.token, known.made_in) == (claim.token, claim.life);
+        known.is_some_and(|known| known.life == life && made(known))
     }
 
     /// An event that is under way by itself in the lane of a subscriber that folds, by the key of its window.

@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         results_of_two_claims_in_one_group,
         a_failure_of_an_earlier_claim_beside_a_later_one,
         a_result_of_an_earlier_life_is_refused,
+        nothing_that_an_earlier_life_says_of_a_claim_counts,
         a_result_for_nothing_is_refused,
         a_stale_result_does_not_hide_its_neighbours,
         a_released_claim_is_due_as_before,
@@ -201,6 +202,20 @@ async fn a_result_of_an_earlier_life_is_refused(mut bench: Bench) {
     assert_eq!(bench.finish(&before, Next::Delivered).await.stale, 1, "another holds the claim");
     assert_eq!(bench.status(subscriber, "1").await, Status::Sending);
     bench.deliver(&after).await;
+}
+
+/// In a database that went back in time a claim may have the token of one that was lost.
+async fn nothing_that_an_earlier_life_says_of_a_claim_counts(bench: Bench) {
+    let subscriber = bench.subscriber("s").await;
+    bench.send([draft("1").to(subscriber)]).await;
+    let job = bench.claim_one(subscriber).await;
+    let lost = Job { life: job.life ^ 1, ..job.clone() };
+    assert_eq!(bench.finish(&lost, Next::Delivered).await.stale, 1);
+    bench.commit(Group { released: vec![claim(&lost)], ..Group::default() }).await;
+    let begun = bench.commit(Group { begun: vec![claim(&lost)], ..Group::default() }).await;
+    assert_eq!(begun.unsealed, [claim(&lost)]);
+    assert_eq!(bench.status(subscriber, "1").await, Status::Sending);
+    bench.deliver(&job).await;
 }
 
 async fn a_result_for_nothing_is_refused(bench: Bench) {

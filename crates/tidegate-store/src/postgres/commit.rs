@@ -125,6 +125,8 @@ impl Writer {
             enter_period(pool, &self.shared, period).await?;
             self.period = period;
         }
+        let (own, stale) = group.of_life(self.incarnation).unzip();
+        let group = own.as_ref().unwrap_or(group);
         let committed = match self.run(group, group.room.clone()).await {
             Ok((committed, _)) => committed,
             Err(Failure::Bad(_)) => self.one_by_one(group).await?,
@@ -132,6 +134,8 @@ impl Writer {
         };
         let mut all = std::mem::take(&mut self.owed);
         all.absorb(committed);
+        all.absorb(stale.unwrap_or_default());
+        all.claimed_in(self.incarnation);
         Ok(all)
     }
 

@@ -223,6 +223,7 @@ fn job(row: &Row) -> Job {
         attempts: row.get::<_, i32>(5).cast_unsigned(),
         tries: row.get::<_, i32>(6).cast_unsigned(),
         token: row.get::<_, i32>(7).cast_unsigned(),
+        life: 0,
         accepted_at: Timestamp::from_ms(row.get(8)),
         body: Bytes::copy_from_slice(row.get(9)),
         replay: row.get(10),

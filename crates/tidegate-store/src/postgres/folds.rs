@@ -466,6 +466,7 @@ fn job(closing: &Closing, nonce: Nonce, now: Timestamp) -> Job {
         attempts: 0,
         tries: 0,
         token: 1,
+        life: 0,
         accepted_at: now,
         replay: closing.replay,
         out_of_order: false,

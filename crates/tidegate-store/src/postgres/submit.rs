@@ -449,6 +449,7 @@ impl<'a> Columns<'a> {
             attempts: 0,
             tries: 0,
             token: 1,
+            life: 0,
             accepted_at: context.group.now,
             replay: false,
             out_of_order: false,

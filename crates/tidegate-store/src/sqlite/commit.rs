@@ -73,6 +73,9 @@ pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
     if !group.submissions.is_empty() && group.version != writer.version {
         return Err(Error::Stale { routed: group.version, current: writer.version });
     }
+    let life = writer.incarnation;
+    let (own, stale) = group.of_life(life).unzip();
+    let group = own.as_ref().unwrap_or(group);
     let committed = match run(writer, group, group.room.clone()) {
         Ok((committed, _)) => committed,
         Err(error) if is_storage_fault(&error) => return Err(failed(error)),
@@ -81,6 +84,8 @@ pub(super) fn commit(writer: &mut Writer, group: &Group) -> Result<Committed> {
     };
     let mut all = std::mem::take(&mut writer.owed);
     all.absorb(committed);
+    all.absorb(stale.unwrap_or_default());
+    all.claimed_in(life);
     Ok(all)
 }
 

@@ -22,6 +22,7 @@ fn job(delivery: i64) -> Job {
         lane: None,
         nonce: 0,
         token: 1,
+        life: 0,
         tries: 0,
         attempts: 0,
         replay: false,

@@ -182,7 +182,7 @@ mod tests {
             phases: Phases::default(),
             response: None,
         };
-        let claim = Claim { delivery: 1, nonce: 0, token: 1 };
+        let claim = Claim { delivery: 1, nonce: 0, token: 1, life: 0 };
         Finished {
             claim,
             subscriber: 1,
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn whoever_lost_the_right_to_send_is_not_told_to() {
         let mut pending = Pending::default();
-        let claim = |delivery| Claim { delivery, nonce: 0, token: 1 };
+        let claim = |delivery| Claim { delivery, nonce: 0, token: 1, life: 0 };
         let mut answers = Vec::new();
         for delivery in 1..=4 {
             let (reply, answer) = oneshot::channel();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn what_is_given_back_is_written_in_parts() {
         let mut pending = Pending::default();
-        let claim = |delivery| Claim { delivery, nonce: 0, token: 1 };
+        let claim = |delivery| Claim { delivery, nonce: 0, token: 1, life: 0 };
         pending.released = (0..2 * RELEASED_MAX as i64 + 1).map(claim).collect();
         pending.is_urgent = true;
         let parts = std::iter::from_fn(|| pending.is_due(NOW).then(|| pending.take().group.released.len()));

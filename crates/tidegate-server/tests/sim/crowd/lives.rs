@@ -108,6 +108,11 @@ impl Lives {
     /// Writes a group the way PostgreSQL does: of results about one delivery it hears one. And as if no answer had come back:
     /// what the requests are told is read from what is there.
     async fn write(&self, life: Incarnation, group: Arc<Group>) -> Result<Committed> {
+        if newest(&group.results).len() < group.results.len() {
+            self.history.lock().reach("results of two claims of one delivery");
+        }
+        let (own, stale) = group.of_life(life).unzip();
+        let group = own.map_or(group, Arc::new);
         let heard = newest(&group.results);
         let unheard = group.results.len() - heard.len();
         let group = match unheard {
@@ -116,10 +121,10 @@ impl Lives {
         };
         let mut committed = self.store.commit_in(life, Arc::clone(&group)).await?;
         committed.stale += unheard as u64;
+        let stale = stale.unwrap_or_default();
+        committed.stale += stale.stale;
+        committed.unsealed.extend(stale.unsealed);
         let mut history = self.history.lock();
-        if unheard > 0 {
-            history.reach("results of two claims of one delivery");
-        }
         let told = self.read_back(&group, &committed);
         for (read, told) in told.into_iter().zip(&mut committed.submissions) {
             let Ok(told) = told else { continue };

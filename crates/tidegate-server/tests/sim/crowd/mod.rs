@@ -149,10 +149,7 @@ impl Crowd {
         self.check();
         self.stop();
         self.seats.clear();
-        let mut broken = audit(&self.dir)?;
-        if self.rewinds.is_some() {
-            broken.retain(|text| !rewinds::is_known(text));
-        }
+        let broken = audit(&self.dir)?;
         broken.into_iter().for_each(|text| self.history.lock().violation(format!("audit: {text}")));
         Ok(())
     }

@@ -58,11 +58,6 @@ impl Past {
     }
 }
 
-/// What is known to go wrong (`docs/testing.md`): a result that a process brings from before may be taken for one of its new claim.
-pub(super) fn is_known(broken: &str) -> bool {
-    broken.starts_with("attempts are numbered without gaps and counted")
-}
-
 /// What a process remembers of the store.
 #[derive(Default)]
 pub(super) struct Memory {

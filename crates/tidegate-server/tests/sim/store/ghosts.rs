@@ -27,7 +27,7 @@ impl FaultyStore {
         let (delivery, claimed) = zombies.pop().expect("there is one");
         let mut haunted = Group::clone(&group);
         haunted.results.push(Finished {
-            claim: Claim { delivery, nonce: claimed.nonce, token: claimed.token },
+            claim: Claim { delivery, nonce: claimed.nonce, token: claimed.token, life: claimed.made_in },
             subscriber: claimed.subscriber,
             lane: claimed.lane,
             n: claimed.attempts + 1,

@@ -64,6 +64,7 @@ impl FaultyStore {
                 lane: job.lane,
                 attempts: job.attempts,
                 life,
+                made_in: job.life,
                 is_suspect: job.is_suspect,
             };
             if history.claims.insert(job.delivery, claimed).is_some() {
