@@ -114,7 +114,7 @@ pub fn is_suspect(lost: u32) -> bool {
     lost >= CLAIMS_LOST_MAX
 }
 
-/// The count of lost claims after the holder of one has ended, hard or in good order; nothing if the delivery is to be set aside.
+/// The count of lost claims after the process that held one crashed or stopped; `None` if the delivery must be set aside.
 /// A claim alone accuses nobody: much of what a process holds only waits. So a suspect is set aside only if it was begun.
 pub fn after_end(lost: u32, is_hard: bool) -> Option<u32> {
     match is_hard {

@@ -92,7 +92,7 @@ mod tests {
     fn nobody_is_declared_dead_by_one_who_was_away() {
         let mut vigil = Vigil::default();
         assert!(!vigil.may_take_over());
-        // Whoever comes back within a whole lease after it is alive.
+        // A process that comes back within one full lease after that is alive.
         for at in (0..9).chain(20..29) {
             vigil.beat(s(at), Duration::ZERO, None);
             assert_eq!(vigil.may_take_over(), [5, 6, 7, 8, 25, 26, 27, 28].contains(&at), "at {at} s");

@@ -118,7 +118,7 @@ pub(crate) struct Stopped {
     pub(crate) is_over: bool,
 }
 
-/// Why a backfill can not be stopped by hand, if so.
+/// Why a backfill cannot be stopped by hand, if it cannot.
 pub(crate) fn check_stop(row: &BackfillRow) -> Result<()> {
     if row.finished_at.is_some() {
         return Err(Error::Conflict("the backfill has ended before".to_owned()));

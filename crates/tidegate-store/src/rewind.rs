@@ -1,8 +1,8 @@
 //! Whether a database went back in time: after a failover that lost commits, or with an old backup in its place.
 //!
-//! Nobody is told. A process finds out when it compares what it has seen with what is there: groups of its own that were
-//! acknowledged, the version of the configuration, numbers of events. All of them only grow, so less means that the
-//! database went back. Then nothing that the process holds can be trusted, and it begins a new life.
+//! PostgreSQL does not report this. A process compares what it has seen with what is there: its own acknowledged groups, the
+//! configuration version, the numbers of events. All of them only grow, so a lower value means that the database went
+//! back. Then nothing in the process's memory can be trusted, and it starts over.
 //!
 //! Used where PostgreSQL is read and written, and by the simulation, whose stand-in for it goes back in time as well.
 
@@ -125,7 +125,7 @@ impl Seen {
     /// The configuration was read as of this version.
     pub fn loaded(&self, before: Known, version: Version) {
         let found = Found { written: None, version: Some(version), block: None };
-        // Whoever writes next hears of it.
+        // The next commit fails with `Fenced`.
         if self.compare(before, found).is_ok() {
             self.version(version);
         }

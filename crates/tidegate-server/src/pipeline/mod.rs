@@ -286,7 +286,7 @@ impl Pipeline {
     }
 }
 
-/// Waits for the end of a loop that was told to stop. Says whether it ended in good order.
+/// Waits for a loop that was told to stop. Returns whether it stopped cleanly.
 async fn join(running: &Mutex<Option<JoinHandle<()>>>, what: &str) -> bool {
     let running = running.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(running) = running

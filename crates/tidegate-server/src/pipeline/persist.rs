@@ -440,7 +440,7 @@ impl Persist {
         if !pending.is_stopping {
             return false;
         }
-        // Whoever came meanwhile is told the same way; nobody else will look.
+        // Requests that arrived in the meantime get the same answer: nothing reads the queue after this.
         pending.submissions.clear();
         pending.backfills.clear();
         pending.steps.clear();

@@ -6,7 +6,6 @@
 use serde_json::json;
 use tidegate_core::delivery::{Status, set_aside_reason};
 use tidegate_core::limits::CLAIMS_LOST_MAX;
-use tidegate_core::schedule::Bounds;
 use tidegate_store::DeliveryRow;
 
 use super::dice::Dice;
@@ -60,25 +59,9 @@ pub(crate) fn plan(seed: u64) -> Plan {
         t += dice.between(200, 1_300);
     }
     acts.sort_by_key(|(t, _)| *t);
-    Plan {
-        seed,
-        projects: vec!["default"],
-        acts,
-        moods,
-        outages: Vec::new(),
-        bounds: Bounds::default(),
-        // What is begun is sent in the same instant.
-        is_slow: false,
-        is_shared: false,
-        shares_rates: dice.percent(50),
-        is_fragile: false,
-        is_haunted: dice.percent(50),
-        left_paused: None,
-        terms: None,
-        gate: Some((1, 1)),
-        counting: tidegate_server::observing::Terms::default(),
-        windows_max: None,
-    }
+    // Not slow: what is begun is sent in the same instant.
+    let (shares_rates, is_haunted) = (dice.percent(50), dice.percent(50));
+    Plan { shares_rates, is_haunted, gate: Some((1, 1)), ..Plan::calm(seed, acts, moods) }
 }
 
 /// What is exhausted was sent, unless the process ended in the very instant in which it was begun.

@@ -3,6 +3,7 @@
 //! Each seed turns every kind of trouble on or off for itself, so that some runs have one kind only and rare
 //! combinations are met too. Everything here is decided before the run begins.
 
+mod calm;
 mod troubles;
 
 use serde_json::{Value, json};

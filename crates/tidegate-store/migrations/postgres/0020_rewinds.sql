@@ -1,10 +1,10 @@
--- The random part of a delivery, which tells it from another one that got its number when the database had gone back in
--- time; 0 for those made before.
+-- The random part of a delivery's id. After a failover that loses commits, a number can be drawn again: the nonce tells the two
+-- deliveries apart. 0 for deliveries from before this migration.
 ALTER TABLE deliveries ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
 
--- The versions before the one in force, newest first and not all of them: whoever knows one that is not among them reads the
+-- The most recent earlier versions of the configuration, newest first. A process that knows a version outside this list reads the
 -- whole configuration again.
 ALTER TABLE installation ADD COLUMN versions BIGINT[] NOT NULL DEFAULT '{}';
 
--- Which of the database's histories was written to last: a standby that takes over begins another one.
+-- The server's identity and timeline at the last write. Promoting a standby changes it.
 ALTER TABLE installation ADD COLUMN lineage TEXT NOT NULL DEFAULT '';

@@ -58,7 +58,7 @@ async fn a_suspect_that_was_begun_is_set_aside_when_its_process_ends(mut bench: 
         assert!(reason.contains(part), "no {part} in {reason}");
     }
     assert_eq!(bench.claim_one(subscriber).await.delivery, jobs[1].delivery, "what only waited is due");
-    // Whoever retries it gives it as many lives again.
+    // A manual retry resets the count.
     assert_eq!(bench.retry(row.no).await, RetryOutcome::Due { subscriber });
     bench.crash(subscriber, 1).await;
     let retried = bench.claim_all(subscriber).await.into_iter().find(|job| job.delivery == row.no).unwrap();

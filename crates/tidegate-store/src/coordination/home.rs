@@ -132,7 +132,7 @@ mod tests {
             assert!(mark.is_astray(), "{back:?}");
             assert_eq!(mark.home(mark.seen), Home::Nowhere(WAIT_MAX), "{back:?}");
         }
-        // By less than a mark holds it can not be told, and need not be.
+        // A smaller step cannot be detected, and does not matter.
         let mark = mark(Duration::ZERO);
         let back = Mark { seen_us: mark.seen_us - us(QUIET), ..mark };
         assert!(!mark.is_astray() && !back.is_astray());

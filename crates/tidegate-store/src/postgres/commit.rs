@@ -364,7 +364,7 @@ impl Writer {
         let routed = routed.flat_map(|unit| unit.routes.iter().flatten().map(|route| route.subscriber));
         let concerned: BTreeSet<SubscriberNo> = concerned.chain(routed).collect();
         committed.postponed = concerned.into_iter().map(|subscriber| (subscriber, group.now)).collect();
-        // Nothing was sent by these claims: whoever asked to seal or begin them gives them back.
+        // Nothing was sent under these claims: the caller that asked to seal or begin them releases them.
         let sealed = group.seals.iter().map(|seal| seal.claim);
         committed.unsealed = sealed.chain(group.begun.iter().copied()).collect();
         committed.close_due = windows::next_due(conn).await?;

@@ -27,7 +27,7 @@ use crate::{
 /// exactly.
 const STEP_MAX: i64 = 1 << 24;
 
-/// How many of the versions before the one in force are kept: whoever knows an older one reads everything again.
+/// How many earlier versions are kept. A process that knows an older one reads the whole configuration again.
 const VERSIONS_KEPT: i32 = 256;
 
 /// Waits for the groups that are under way and keeps others out until the change is made.

@@ -268,7 +268,7 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// Whoever is done with it gives it back.
+    /// The caller returns it when done.
     pub(super) async fn take(&mut self, target: &Target) -> Asked<Conn> {
         if let Some(conn) = self.conn.take().filter(|conn| !conn.is_over()) {
             return Ok(conn);

@@ -1,9 +1,9 @@
-//! Which of the database's histories this is. A standby that takes over begins a new one, and it may lack what the old one had.
+//! Detects that a standby was promoted: the server's timeline changes, and the new primary may lack commits of the old one.
 //!
-//! A fold that is closed and waits in its lane has an id already, and more may join it until it leaves. If it left in what is lost,
-//! receivers know that id, and must not see it again with other events. So whoever first writes to a new history gives
-//! everything that may still be joined a new random part, before anybody claims it. What a process held when it was lost gets its own
-//! when that process is declared dead (`replicas.rs`).
+//! A closed fold that waits in its lane already has an id, and events may still join it. If it was sent in a lost commit,
+//! receivers know that id and must not see it again with other events. So the first session on a new timeline gives every fold
+//! that can still be joined a new nonce, before any process claims it. A fold that a process held gets its new nonce when that
+//! process is declared dead (`replicas.rs`).
 
 use super::db::{Asked, Conn};
 use super::open::LINEAGE;
@@ -14,17 +14,17 @@ const READ: &str =
 const RENAME: &str = "UPDATE deliveries d SET nonce = $1 FROM windows w
     WHERE w.stage = 1 AND d.id = w.delivery AND d.fold = w.no AND d.status <> 1";
 
-/// To be called in every new session before it writes a group.
+/// Call this in every new session before it writes a group.
 pub(super) async fn follow(conn: &mut Conn, space: i32) -> Asked<()> {
     match is_known(conn).await {
         Ok(false) => {}
-        // Some services do not tell; what they call a failover loses nothing.
+        // Some managed services do not expose the timeline.
         Err(fault) if fault.is_unsupported() => return Ok(()),
         known => return known.map(drop),
     }
     conn.begin().await?;
     conn.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&space, &LINEAGE]).await?;
-    // Somebody else may have done it meanwhile.
+    // Another process may have done it in the meantime.
     let row = conn.only(READ, &[]).await?;
     let (there, kept): (String, String) = (row.get(0), row.get(1));
     if there != kept {

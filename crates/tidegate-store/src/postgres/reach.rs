@@ -228,7 +228,7 @@ mod tests {
     const HANGS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
     const ANSWERS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// Greets whoever comes, and says that it takes writes.
+    /// Accepts every connection and reports that it takes writes.
     async fn greet(listener: TcpListener) {
         let mut clients = Vec::new();
         loop {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn opening_goes_on_when_whoever_waits_gives_up() {
+    async fn opening_continues_when_the_caller_gives_up() {
         let mut opening = Opening::default();
         let (go_on, waits) = oneshot::channel::<()>();
         let begun = Arc::new(tokio::sync::Notify::new());

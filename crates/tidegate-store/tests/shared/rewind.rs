@@ -1,5 +1,5 @@
 //! A database that goes back in time under living processes, as after a failover that loses commits: all its rows and
-//! sequences are put back to what they were. What is lost is never taken for what came after, and whoever had it acknowledged notices.
+//! sequences are put back to what they were. What is lost is never taken for what came after, and a process that had it acknowledged notices.
 
 use tidegate_core::delivery::Job;
 use tidegate_core::id::Mint;

@@ -63,7 +63,7 @@ async fn a_suspect_is_due_when_its_process_leaves_in_good_order() {
     assert_eq!(lost, CLAIMS_LOST_MAX.cast_signed(), "it is a suspect as before");
 }
 
-/// Whoever asked cannot tell whether it was written, and does not send it.
+/// The caller cannot know whether it was written, and does not send it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beginning_whose_answer_is_lost_is_none() {
     let schema = Schema::new();

@@ -154,7 +154,7 @@ impl Pending {
 }
 
 impl Batch {
-    /// Lets those go on that wait to send something. Whoever lost the right to hears nothing.
+    /// Tells waiting senders to go on. A sender whose claim no longer holds gets no message.
     pub(super) fn answer_senders(&mut self, void: &[Claim]) {
         let sealed = self.group.seals.iter().map(|seal| seal.claim).zip(self.sealers.drain(..));
         let begun = self.group.begun.iter().copied().zip(self.beginners.drain(..));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lost_the_right_to_send_is_not_told_to() {
+    fn a_sender_without_a_valid_claim_is_not_told_to_send() {
         let mut pending = Pending::default();
         let claim = |delivery| Claim { delivery, nonce: 0, token: 1, life: 0 };
         let mut answers = Vec::new();

@@ -5,7 +5,6 @@
 //! them must arrive soon, by virtual time, although those attempts have not ended.
 
 use serde_json::json;
-use tidegate_core::schedule::Bounds;
 
 use super::super::dice::Dice;
 use super::super::history::History;
@@ -106,22 +105,6 @@ pub(super) fn plan(seed: u64) -> Plan {
         let post = Act::Post { project: "default", body: body.to_string(), patience_ms: None };
         acts.push((500 + n * EVERY_MS, post));
     }
-    Plan {
-        seed,
-        projects: vec!["default"],
-        acts,
-        moods,
-        outages: Vec::new(),
-        bounds: Bounds::default(),
-        is_slow: dice.percent(50),
-        is_shared: true,
-        shares_rates: true,
-        is_fragile: false,
-        is_haunted: false,
-        left_paused: None,
-        terms: None,
-        gate: None,
-        counting: tidegate_server::observing::Terms::default(),
-        windows_max: None,
-    }
+    let is_slow = dice.percent(50);
+    Plan { is_slow, is_shared: true, shares_rates: true, ..Plan::calm(seed, acts, moods) }
 }

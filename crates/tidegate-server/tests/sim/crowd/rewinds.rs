@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 use tidegate_core::delivery::Status;
 use tidegate_core::id::{Incarnation, Mint, Version};
-use tidegate_core::schedule::Bounds;
 use tidegate_store::decided::Holders;
 use tidegate_store::rewind::{Found, Seen};
 use tidegate_store::{Configuration, DeliveryFilter, DeliveryRow, EventFilter, Replica, Result, Store as _};
@@ -362,22 +361,6 @@ pub(super) fn plan(seed: u64) -> Plan {
         }
     }
     acts.sort_by_key(|(t, _)| *t);
-    Plan {
-        seed,
-        projects: vec!["default"],
-        acts,
-        moods,
-        outages: Vec::new(),
-        bounds: Bounds::default(),
-        is_slow: dice.percent(50),
-        is_shared: true,
-        shares_rates: true,
-        is_fragile: false,
-        is_haunted: false,
-        left_paused: None,
-        terms: None,
-        gate: None,
-        counting: tidegate_server::observing::Terms::default(),
-        windows_max: None,
-    }
+    let is_slow = dice.percent(50);
+    Plan { is_slow, is_shared: true, shares_rates: true, ..Plan::calm(seed, acts, moods) }
 }

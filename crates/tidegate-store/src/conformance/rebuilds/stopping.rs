@@ -62,7 +62,7 @@ async fn one_can_be_stopped(mut bench: Bench) {
     assert!(bench.events(PROJECT).await.is_empty());
 }
 
-/// What was added to a counter can not be taken back, so the rest is added too.
+/// What was added to a counter cannot be undone, so the rest is added too.
 async fn what_is_counted_beside_a_state_that_is_stopped_goes_on(mut bench: Bench) {
     bench.send([told(1, "a", "NEW", 1), told(2, "a", "PAID", 2)]).await;
     let mut both = specs();
